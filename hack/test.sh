@@ -52,8 +52,8 @@ start() {
     pids[$name]=$! starts[$name]=$SECONDS
 }
 
-# background NAME MINUTES COMMAND…: starts a step that runs at the same time as the next ones. It uses only the processor
-# time that they leave.
+# background NAME MINUTES COMMAND…: starts a step that runs at the same time as the next ones. It uses only the
+# processor time that they leave.
 background() {
     local name=$1 minutes=$2
     shift 2

@@ -1,4 +1,4 @@
-//! What a file says at its top: the modules and items that it has, what it imports, and the paths that it names elsewhere.
+//! Reads a source file: its modules, its items, its imports, and the other paths in its code.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use super::source::{is_name, item_end};
 /// A path, such as `crate::a::b`.
 pub type Segments = Vec<String>;
 
-/// What one name is imported as.
+/// One imported name.
 #[derive(Clone, Debug)]
 pub struct Import {
-    /// The name here; `None`: all that is there.
+    /// The name in this file. `None`: a glob import.
     pub name: Option<String>,
-    /// What it stands for.
+    /// The path that is imported.
     pub path: Segments,
-    /// Whether others see it here too.
+    /// Whether the import is public.
     pub is_public: bool,
 }
 
-/// A module, as its source has it.
+/// A module as it is in its source.
 #[derive(Debug, Default)]
 pub struct Module {
     /// Modules in files of their own.
@@ -36,7 +36,7 @@ const ITEMS: &[&str] =
     &["struct", "enum", "union", "trait", "fn", "const", "static", "type", "mod", "macro_rules!"];
 
 impl Module {
-    /// Of a source without its texts and its tests.
+    /// Reads a source from which string literals and tests were removed.
     pub fn read(source: &str) -> Self {
         let mut module = Self::default();
         let code = module.take_imports(source);
@@ -48,7 +48,7 @@ impl Module {
         module
     }
 
-    /// Reads every import, wherever it stands. What is left of the source.
+    /// Reads all imports, also those inside functions. Returns the source without them.
     fn take_imports(&mut self, source: &str) -> String {
         let mut left = String::with_capacity(source.len());
         let mut rest = source;

@@ -1,4 +1,4 @@
-//! Records that are written while their run goes back: whichever comes first, no record that was undone is there again.
+//! Records that are written during a rewind of their run. In either order, no undone record comes back.
 
 use dalsegno_model::{
     BoundaryId, Commit, Committed, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Written,
@@ -40,8 +40,8 @@ async fn a_record_written_during_a_rewind_never_comes_back(cx: &TestContext) {
     assert!((1..RUNS * REWINDS).contains(&written), "{written} came before their rewind: no interleaving");
 }
 
-/// Writes a record while the run is rewound to its first turn. Returns true if the record was written before the rewind.
-/// After the rewind it is refused.
+/// Writes a record while the run is rewound to its first turn. Returns true if the record was written before the
+/// rewind; after it, the record is refused.
 async fn write_during_rewind(cx: &TestContext, worker: &Worker, number: usize) -> bool {
     let key = format!("undone-{number}");
     let epoch = cx.run_of(worker).await.epoch;
