@@ -1,5 +1,5 @@
-//! Caches of cluster objects. A cache may start work, but proves nothing: whoever wants to believe that an object is gone
-//! asks the API server first.
+//! Caches of cluster objects. A cache may start work, but proves nothing: before an object counts as gone, ask the API
+//! server.
 
 pub mod api_health;
 pub mod invalid_objects;

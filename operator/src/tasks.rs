@@ -16,8 +16,8 @@ use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Runs `work` as long as all tasks run. A task that ends before `stop` ends the work with an error: nothing else does what
-/// it did, and its loss could go unnoticed.
+/// Runs `work` as long as all tasks run. A task that ends before `stop` ends the work with an error,
+/// because no other task replaces it.
 ///
 /// # Errors
 ///

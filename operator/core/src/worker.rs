@@ -26,7 +26,7 @@ const INPUT_FILE: &str = "input";
 /// Lifetime of a worker's token, in seconds. The kubelet renews it.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// No pod can be built from a template.
+/// Why no pod can be built from a template.
 #[derive(Debug)]
 pub enum TemplateError {
     /// The template is not a valid pod template. The source names the field.

@@ -1,5 +1,6 @@
 //! The lines of a copy of the anchors, the input of `audit verify --anchors`. A line of seven numbers, `SEQ AT RUN
-//! AUDIT_SEQ TURN BOUNDARY EPOCH`, stands for an anchor that an attacker has signed: a signer can write any content.
+//! AUDIT_SEQ TURN BOUNDARY EPOCH`, is turned into an anchor that an attacker has signed: a signer can write any
+//! content.
 
 #![no_main]
 

@@ -29,7 +29,7 @@ impl ApiProblem {
         Self::new(Code::NotFound, "there is no run of this id; use the URL in DALSEGNO_URL unchanged")
     }
 
-    /// `turn` is not committed; `None`: no turn is.
+    /// This turn is not committed. `None`: no turn is committed at all.
     pub(crate) fn no_such_turn(turn: Option<i32>) -> Self {
         Self::new(
             Code::NotFound,

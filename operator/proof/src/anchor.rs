@@ -94,8 +94,8 @@ impl Anchor {
         anchor
     }
 
-    /// Finds the anchor at the end of a log line, whatever a log collector has put before it. `None` if there is
-    /// none.
+    /// Finds the anchor at the end of a log line, also if a log collector has put a prefix before it. `None` if there
+    /// is no anchor.
     ///
     /// # Errors
     ///

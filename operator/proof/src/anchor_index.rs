@@ -14,7 +14,7 @@ use super::problem::Problem;
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnchorIndex(BTreeMap<RunId, AnchoredRun>);
 
-/// What anchors name of one run. Rows that are found are removed, so that whatever is left at the end is missing.
+/// What anchors name of one run. Rows that are found in the store are removed here, so that the rest is missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AnchoredRun {
     audit: BTreeMap<(i64, Digest), AnchoredRow>,

@@ -4,7 +4,8 @@
 //!
 //! - WAL and `synchronous=FULL`: a write is on the disk before it is acknowledged ([`writer`]).
 //! - One process serves: it holds an exclusive lock on `<database>.lock` until it ends. Any number of processes may
-//!   read. A command line's short write may run beside it, because no process caches anything between two requests.
+//!   read. A short write of a command line may run at the same time, because no process caches anything between two
+//!   requests.
 //!
 //! # Assumptions
 //!

@@ -97,9 +97,9 @@ impl Change<'_> {
         let pod = attempt.pod_name.as_deref()?;
         let known = self.old_attempt().is_some_and(|old| old.pod_uid == attempt.pod_uid);
         let rebuilt = self.old.is_none() && attempt.number > 1;
-        let from = position(attempt.resumed_from_turn.unwrap_or_default());
+        let next = attempt.resumed_from_turn.unwrap_or_default() + 1;
         (!known && !rebuilt).then(|| {
-            let note = format!("created pod {pod}, which starts {from}");
+            let note = format!("created pod {pod} to start at turn {next}");
             event(
                 EventLevel::Normal,
                 EventReason::WorkerCreated.as_str(),
@@ -129,9 +129,9 @@ impl Change<'_> {
             self.after(ConditionType::WorkerReady).filter(|it| has_status(it, ConditionStatus::True))?;
         let before = self.before(ConditionType::WorkerReady);
         let was_attached = before.is_some_and(|was| !has_status(was, ConditionStatus::False));
-        let from = position(attempt.resumed_from_turn.unwrap_or_default());
+        let next = attempt.resumed_from_turn.unwrap_or_default() + 1;
         (!was_attached || self.is_another_attempt(attempt)).then(|| {
-            let note = format!("the worker of attempt {} starts {from}", attempt.number);
+            let note = format!("the worker of attempt {} starts at turn {next}", attempt.number);
             event(EventLevel::Normal, &ready.reason, format!("Attach{}", attempt.number), note)
         })
     }

@@ -118,8 +118,8 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// First, a snapshot of the state before the kept boundaries is made, read back, and compared with the state that
     /// the boundaries produce. Only then the payloads of at most `rows` boundaries of the live branch are deleted,
-    /// and with them those that were undone beside them. Older snapshots are deleted afterwards, one per step.
-    /// Headers, calls, records and the audit, which records each step, are kept.
+    /// and with them the payloads of undone boundaries of the same turns. Older snapshots are deleted afterwards, one
+    /// per step. Headers, calls, records and the audit, which records each step, are kept.
     ///
     /// [`crate::Error::Corrupt`]: the state cannot be rebuilt, and nothing was deleted.
     async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;

@@ -25,7 +25,7 @@ const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
      ) CROSS JOIN records USING (key, seq) \
      WHERE run = ?1 AND space = ?2 AND before < ?7 ORDER BY key, seq";
 
-/// Whether a key has a value or entries: its last change tells, so this reads one row.
+/// Whether a key has a value or entries. The last change of the key shows it, so this reads one row.
 const HAS_VALUE: &str = "SELECT coalesce(( \
          SELECT op <> 'delete' FROM records WHERE run = ? AND space = ? AND key = ? AND NOT undone \
          ORDER BY seq DESC LIMIT 1 \

@@ -27,7 +27,7 @@ on_both_databases! {
     the_stores_own_key_is_created_once,
 }
 
-/// A file beside the tests or in the repository's docs.
+/// A file in the tests' directory or in the repository's docs.
 fn file(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
 }

@@ -1,4 +1,4 @@
-//! Pruning: the owner of the tables removes the start of an audit behind an anchor. It never goes unnoticed.
+//! Pruning: the owner of the tables removes the start of an audit behind an anchor. A check always finds it.
 
 use dalsegno_format::audit;
 use dalsegno_format::header;
