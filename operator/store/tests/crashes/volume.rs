@@ -1,0 +1,154 @@
+//! The volume of an embedded store fills up: by a long read, by other files, or because it is small. The store accepts
+//! turns again as soon as there is space, with and without a restart.
+//!
+//! Each case runs in a child process on a file system of 24 MiB, which ends with the child.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dalsegno_model::{Commit, Committed, Error, Read as _, Worker as _};
+use dalsegno_store::sqlite::Sqlite;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, SqliteConnection};
+
+use crate::child::{self, database, prepare, print_line, with_mounts};
+use crate::context::{Worker, noise};
+
+/// Bytes of the file system.
+const VOLUME: u64 = 24 << 20;
+
+/// Turns that fill the file system several times over.
+const MANY_TURNS: i32 = 20_000;
+
+/// Runs the children of a case one after the other on a file system of 24 MiB. Returns what they print. Returns `None`
+/// if this user may not mount.
+async fn on_a_small_volume(test: &str, children: usize) -> Option<String> {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("SKIPPED: {test} mounts a file system, which needs root");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path()).await;
+    let script = format!(
+        r#"small=$(mktemp -d) && mount -t tmpfs -o size={VOLUME} tmpfs "$small"
+        trap 'umount "$small" && rmdir "$small"' EXIT
+        cp -a "$DALSEGNO_TEST_CHILD"/. "$small"
+        for child in $(seq {children}); do DALSEGNO_TEST_CHILD=$small "$@" || exit 1; done"#
+    );
+    let output = with_mounts(test, folder.path(), &script);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    Some(stdout)
+}
+
+/// A turn whose state is a few kilobytes that cannot be compressed.
+fn turn(worker: &Worker, number: i32) -> Commit {
+    let ops = format!(r#"{{"set":{{"a":{{"json":"{}"}}}}}}"#, noise(number.unsigned_abs().into(), 5_000));
+    Commit { ops: Some(ops.into()), full: false, ..worker.result(number) }
+}
+
+/// The next turn of the run.
+async fn next_turn(store: &Sqlite, worker: &Worker) -> i32 {
+    store.get_run(worker.run).await.unwrap().unwrap().head.map_or(1, |head| head.turn + 1)
+}
+
+/// Commits turns until one is refused. Returns that turn, and why it was refused.
+async fn commit_until_refused(store: &Sqlite, worker: &Worker) -> (Commit, Error) {
+    let first = next_turn(store, worker).await;
+    for number in first..first + MANY_TURNS {
+        let commit = turn(worker, number);
+        match store.commit(&commit).await {
+            Ok(Committed::Ok(_)) => {}
+            Ok(other) => panic!("turn {number}: {other:?}"),
+            Err(error) => return (commit, error),
+        }
+    }
+    panic!("no turn was refused");
+}
+
+/// Commits this many turns. None of them may be refused.
+async fn commit_turns(store: &Sqlite, worker: &Worker, count: i32) {
+    let first = next_turn(store, worker).await;
+    for number in first..first + count {
+        let committed = store.commit(&turn(worker, number)).await;
+        assert!(matches!(committed, Ok(Committed::Ok(_))), "turn {number}: {committed:?}");
+    }
+}
+
+/// Sends the same bytes again until they are accepted.
+async fn retry(store: &Sqlite, commit: &Commit) {
+    eventually("the turn is accepted", async || {
+        matches!(store.commit(commit).await, Ok(Committed::Ok(_) | Committed::Duplicate(_)))
+    })
+    .await;
+}
+
+async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < Duration::from_secs(20), "{what}: not within 20 s");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Bytes of a file; 0 if there is none.
+fn size(folder: &Path, name: &str) -> u64 {
+    std::fs::metadata(folder.join(name)).map_or(0, |file| file.len())
+}
+
+/// A read of another program, which the store cannot end.
+async fn foreign_read(folder: &Path) -> SqliteConnection {
+    let options = SqliteConnectOptions::new().filename(database(folder)).read_only(true);
+    let mut reader = options.connect().await.unwrap();
+    sqlx::query("BEGIN").execute(&mut reader).await.unwrap();
+    let _: i64 = sqlx::query_scalar("SELECT count(*) FROM runs").fetch_one(&mut reader).await.unwrap();
+    reader
+}
+
+#[tokio::test]
+async fn a_store_whose_volume_a_long_read_filled_serves_again_once_the_read_has_ended() {
+    const THIS: &str =
+        "volume::a_store_whose_volume_a_long_read_filled_serves_again_once_the_read_has_ended";
+    let Some(folder) = child::folder() else {
+        let Some(printed) = on_a_small_volume(THIS, 2).await else { return };
+        assert!(printed.contains("recovered") && printed.contains("restarted"), "{printed}");
+        return;
+    };
+    let (store, worker) = (Sqlite::open(&database(&folder)).await.unwrap(), child::worker(&folder));
+    if next_turn(&store, &worker).await > 1 {
+        commit_turns(&store, &worker, 50).await;
+        return print_line("restarted");
+    }
+    let reader = foreign_read(&folder).await;
+    let (refused, why) = commit_until_refused(&store, &worker).await;
+    print_line(&format!("refused {} {why:?}", refused.turn));
+    drop(reader);
+    retry(&store, &refused).await;
+    commit_turns(&store, &worker, 50).await;
+    print_line("recovered");
+}
+
+#[tokio::test]
+async fn a_read_of_the_store_itself_never_fills_the_volume() {
+    const THIS: &str = "volume::a_read_of_the_store_itself_never_fills_the_volume";
+    let Some(folder) = child::folder() else {
+        let Some(printed) = on_a_small_volume(THIS, 1).await else { return };
+        assert!(printed.contains("bounded"), "{printed}");
+        return;
+    };
+    let store = Arc::new(Sqlite::open(&database(&folder)).await.unwrap());
+    let worker = child::worker(&folder);
+    let mut reading = store.begin_read().await.unwrap();
+    reading.runs(None).await.unwrap();
+    let mut largest = 0;
+    while reading.runs(None).await.is_ok() {
+        commit_turns(&store, &worker, 20).await;
+        largest = largest.max(size(&folder, "runs.db-wal"));
+    }
+    assert!(largest < VOLUME / 3, "the write-ahead log had {largest} bytes");
+    commit_turns(&store, &worker, 20).await;
+    eventually("the log shrinks", async || size(&folder, "runs.db-wal") < VOLUME / 16).await;
+    print_line("bounded");
+}
