@@ -109,8 +109,7 @@ async fn foreign_read(folder: &Path) -> SqliteConnection {
 
 #[tokio::test]
 async fn a_store_whose_volume_a_long_read_filled_serves_again_once_the_read_has_ended() {
-    const THIS: &str =
-        "volume::a_store_whose_volume_a_long_read_filled_serves_again_once_the_read_has_ended";
+    const THIS: &str = "volume::a_store_whose_volume_a_long_read_filled_serves_again_once_the_read_has_ended";
     let Some(folder) = child::folder() else {
         let Some(printed) = on_a_small_volume(THIS, 2).await else { return };
         assert!(printed.contains("recovered") && printed.contains("restarted"), "{printed}");
