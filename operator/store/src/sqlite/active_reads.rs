@@ -18,6 +18,9 @@ const INSTRUCTIONS: i32 = 1_000;
 /// Reads that are younger than this are not ended: they will be over soon.
 pub(super) const SHORT_READ: Duration = Duration::from_secs(1);
 
+/// The same, if the volume is full or the log grows fast.
+pub(super) const SHORTEST_READ: Duration = Duration::from_millis(100);
+
 /// How often a process that does not write looks at the size of the write-ahead log.
 const WATCH_INTERVAL: Duration = Duration::from_millis(250);
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::statvfs;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::active_reads::{ActiveReads, SHORT_READ};
+use super::active_reads::{ActiveReads, SHORT_READ, SHORTEST_READ};
 use super::database::TIMEOUT;
 use super::disk::{Disk, DiskLevel, DiskStatus};
 use super::disk_limits::{DiskLimits, ReserveStep, Space};
@@ -116,6 +116,9 @@ impl Volume {
         let (limits, space) = self.measure(conn).await?;
         if space.wal >= limits.wal_bound() || is_full || self.level == DiskLevel::Full {
             if space.wal > 0 {
+                let is_urgent =
+                    is_full || self.level == DiskLevel::Full || space.wal > 2 * limits.wal_bound();
+                self.reads.end_older_than(if is_urgent { SHORTEST_READ } else { SHORT_READ });
                 is_full |= self.truncate_log(conn).await?;
             }
         } else if self.is_checkpoint_due(&limits, space.wal) {
@@ -165,12 +168,11 @@ impl Volume {
         }
     }
 
-    /// Ends long reads, copies the log into the database, and truncates it. Returns whether the volume is full.
+    /// Copies the log into the database, and truncates it. Returns whether the volume is full.
     async fn truncate_log(&mut self, conn: &mut SqliteConnection) -> DbResult<bool> {
         if self.truncated.is_some_and(|at| at.elapsed() < TRUNCATE_PAUSE) {
             return Ok(false);
         }
-        self.reads.end_older_than(SHORT_READ);
         set_busy_timeout(conn, TRUNCATE_WAIT.as_millis()).await?;
         let outcome = checkpoint(conn, "PRAGMA wal_checkpoint(TRUNCATE)").await;
         set_busy_timeout(conn, TIMEOUT.as_millis()).await?;

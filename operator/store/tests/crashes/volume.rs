@@ -3,21 +3,24 @@
 //!
 //! Each case runs in a child process on a file system of 24 MiB, which ends with the child.
 
-use std::future::Future;
+use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dalsegno_model::{Commit, Committed, Error, Read as _, Worker as _};
-use dalsegno_store::sqlite::Sqlite;
+use dalsegno_model::{Commit, Committed, Error, NewRun, Read as _, RequestedBy, Store};
+use dalsegno_store::sqlite::{DiskLevel, Sqlite};
+use dalsegno_store::{ServedStore, open_to_serve};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
 use crate::child::{self, database, prepare, print_line, with_mounts};
-use crate::context::{Worker, noise};
+use crate::context::{TestContext, Worker, new_run, noise};
 
 /// Bytes of the file system.
 const VOLUME: u64 = 24 << 20;
+
+/// The object of a run that the second process deletes.
+const OTHER_OBJECT: &str = "deleted-on-a-full-volume";
 
 /// Turns that fill the file system several times over.
 const MANY_TURNS: i32 = 20_000;
@@ -50,12 +53,12 @@ fn turn(worker: &Worker, number: i32) -> Commit {
 }
 
 /// The next turn of the run.
-async fn next_turn(store: &Sqlite, worker: &Worker) -> i32 {
+async fn next_turn(store: &dyn Store, worker: &Worker) -> i32 {
     store.get_run(worker.run).await.unwrap().unwrap().head.map_or(1, |head| head.turn + 1)
 }
 
 /// Commits turns until one is refused. Returns that turn, and why it was refused.
-async fn commit_until_refused(store: &Sqlite, worker: &Worker) -> (Commit, Error) {
+async fn commit_until_refused(store: &dyn Store, worker: &Worker) -> (Commit, Error) {
     let first = next_turn(store, worker).await;
     for number in first..first + MANY_TURNS {
         let commit = turn(worker, number);
@@ -69,7 +72,7 @@ async fn commit_until_refused(store: &Sqlite, worker: &Worker) -> (Commit, Error
 }
 
 /// Commits this many turns. None of them may be refused.
-async fn commit_turns(store: &Sqlite, worker: &Worker, count: i32) {
+async fn commit_turns(store: &dyn Store, worker: &Worker, count: i32) {
     let first = next_turn(store, worker).await;
     for number in first..first + count {
         let committed = store.commit(&turn(worker, number)).await;
@@ -78,7 +81,7 @@ async fn commit_turns(store: &Sqlite, worker: &Worker, count: i32) {
 }
 
 /// Sends the same bytes again until they are accepted.
-async fn retry(store: &Sqlite, commit: &Commit) {
+async fn retry(store: &dyn Store, commit: &Commit) {
     eventually("the turn is accepted", async || {
         matches!(store.commit(commit).await, Ok(Committed::Ok(_) | Committed::Duplicate(_)))
     })
@@ -137,7 +140,7 @@ async fn a_read_of_the_store_itself_never_fills_the_volume() {
         assert!(printed.contains("bounded"), "{printed}");
         return;
     };
-    let store = Arc::new(Sqlite::open(&database(&folder)).await.unwrap());
+    let store = Sqlite::open(&database(&folder)).await.unwrap();
     let worker = child::worker(&folder);
     let mut reading = store.begin_read().await.unwrap();
     reading.runs(None).await.unwrap();
@@ -150,4 +153,57 @@ async fn a_read_of_the_store_itself_never_fills_the_volume() {
     commit_turns(&store, &worker, 20).await;
     eventually("the log shrinks", async || size(&folder, "runs.db-wal") < VOLUME / 16).await;
     print_line("bounded");
+}
+
+/// Fills the volume to the last byte.
+fn fill(folder: &Path) {
+    let mut file = std::fs::File::create(folder.join("filler")).unwrap();
+    while file.write_all(&[1; 4_096]).is_ok() {}
+}
+
+#[tokio::test]
+async fn on_a_volume_that_other_files_filled_runs_can_end_and_turns_are_accepted_when_there_is_space() {
+    const THIS: &str =
+        "volume::on_a_volume_that_other_files_filled_runs_can_end_and_turns_are_accepted_when_there_is_space";
+    let Some(folder) = child::folder() else {
+        let Some(printed) = on_a_small_volume(THIS, 2).await else { return };
+        assert!(printed.contains("recovered") && printed.contains("restarted"), "{printed}");
+        return;
+    };
+    let url = format!("sqlite://{}", database(&folder).display());
+    let worker = child::worker(&folder);
+    if folder.join("filler").exists() {
+        // The process ended with a full volume. The next one starts, and deletes a run.
+        let ServedStore { store, .. } = open_to_serve(&url, None).await.unwrap();
+        store.mark_deleted(OTHER_OBJECT, &RequestedBy::default()).await.unwrap();
+        std::fs::remove_file(folder.join("filler")).unwrap();
+        retry(&*store, &turn(&worker, next_turn(&*store, &worker).await)).await;
+        return print_line("restarted");
+    }
+    let ServedStore { store, disk } = open_to_serve(&url, None).await.unwrap();
+    let disk = disk.unwrap();
+    let cx = TestContext::new(store.clone(), ());
+    let (ends, is_deleted) = (cx.worker().await, cx.worker().await);
+    cx.create_run(&NewRun { object_uid: OTHER_OBJECT.into(), ..new_run() }).await.unwrap();
+    commit_turns(&*store, &worker, 20).await;
+    eventually("the reserve is made", async || disk.status().has_reserve).await;
+    fill(&folder);
+    let (refused, why) = commit_until_refused(&*store, &worker).await;
+    assert!(matches!(why, Error::StorageFull { .. }), "{why:?}");
+    eventually("the level is full", async || disk.status().level == DiskLevel::Full).await;
+    assert!(matches!(store.commit(&refused).await, Err(Error::StorageFull { .. })));
+    // What ends a run is accepted, and so are heartbeats: the reserve has made room for them.
+    eventually("a run is finished", async || store.finish(&ends.finish()).await.is_ok()).await;
+    store.mark_deleted(&is_deleted.object_uid, &RequestedBy::default()).await.unwrap();
+    store.record_gateway_heartbeat().await.unwrap();
+    std::fs::remove_file(folder.join("filler")).unwrap();
+    retry(&*store, &refused).await;
+    commit_turns(&*store, &worker, 20).await;
+    eventually("the reserve is made again", async || {
+        commit_turns(&*store, &worker, 1).await;
+        disk.status().has_reserve
+    })
+    .await;
+    print_line("recovered");
+    fill(&folder);
 }
