@@ -96,6 +96,7 @@ impl Sqlite {
         let mut conn = connect(&options, path).await?;
         schema::check(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
+        volume::begin_new_log(&mut conn).await.map_err(|fault| fault.with_context("copying the log"))?;
         heartbeats::begin_serving(&mut conn, clock.now())
             .await
             .map_err(|fault| fault.with_context("beginning to serve"))?;

@@ -2,6 +2,7 @@
 
 mod state_counting;
 mod unsynced_commits;
+mod volume_reads;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +13,10 @@ use uuid::Uuid;
 
 use super::calls::{NEXT_ORDINAL, list_sql};
 use super::database::Sqlite;
+use super::deadline_poll::{ACTIVE, CHANGED, EXPIRED};
 use super::open_calls::BYTES;
 use super::writer::Durability;
+use super::{read, retention};
 use crate::db_error::DbError;
 use dalsegno_model::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
@@ -179,7 +182,7 @@ async fn a_full_disk_refuses_writes_and_leaves_the_database_intact() {
         store.put_revision(run.id, 1, "larger", &document)
     );
     for outcome in [failed, also_failed] {
-        assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(Error::StorageFull { .. })), "{outcome:?}");
     }
     assert_eq!(store.get_revision("large").await.unwrap(), None);
     assert!(matches!(store.find_by_object(&run.object_uid).await.unwrap(), LookUp::Found(_)));
@@ -285,5 +288,32 @@ async fn calls_are_found_by_an_index() {
         let found = calls.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
         let sorts = steps.iter().any(|step| step.contains("TEMP B-TREE"));
         assert!(found && calls.len() == indexes.len() && !sorts, "{sql}: {steps:#?}");
+    }
+}
+
+/// What runs every second or every minute must not look at all runs that ever were.
+#[tokio::test]
+async fn polls_read_no_run_whose_data_is_gone() {
+    let (_dir, store) = file().await;
+    for (sql, indexes) in [
+        (EXPIRED.to_owned(), &["runs_live"][..]),
+        (CHANGED.to_owned(), &["runs_live", "runs_finished (changed_at>?)"]),
+        (ACTIVE.to_owned(), &["runs_live"]),
+        (read::NAMESPACE_USAGE.to_owned(), &["runs_with_payloads"]),
+        (retention::runs_to_expire_sql(), &["COVERING INDEX runs_to_empty (id>?)"]),
+    ] {
+        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+        let steps = store
+            .write("reading", |conn, _| {
+                Box::pin(
+                    async move { Ok(sqlx::query(explain).bind(0).bind(0).bind(0).fetch_all(conn).await?) },
+                )
+            })
+            .await
+            .unwrap();
+        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+        let runs: Vec<_> = steps.iter().filter(|step| step.contains(" runs ")).collect();
+        let found = runs.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
+        assert!(found && runs.len() == indexes.len(), "{sql}: {steps:#?}");
     }
 }

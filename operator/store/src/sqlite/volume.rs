@@ -60,6 +60,23 @@ pub(super) fn make_room_to_open(database: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Copies a log that an earlier process left into the database, and truncates it. Turns that are committed from now on
+/// depend on no page that an earlier, failed sync may have left unwritten.
+pub(super) async fn begin_new_log(conn: &mut SqliteConnection) -> DbResult<()> {
+    match checkpoint(conn, "PRAGMA wal_checkpoint(TRUNCATE)").await {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            tracing::warn!(
+                "another program reads the database: the log of the earlier process is copied later"
+            );
+            Ok(())
+        }
+        Err(error) => only_full(error).map(|_| {
+            tracing::warn!("the volume is full: the log of the earlier process is copied later");
+        }),
+    }
+}
+
 /// Total and free bytes of a database's volume.
 fn total_and_free(database: &Path) -> Result<(u64, u64), Error> {
     let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

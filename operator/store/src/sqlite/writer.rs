@@ -339,6 +339,10 @@ async fn perform(
         } else {
             "ROLLBACK TO operation"
         };
+        if let Some(fault) = op.error().filter(|error| DiskFault::of(error).is_some()) {
+            // SQLite may have rolled back the whole transaction.
+            return Err(fault.clone());
+        }
         sqlx::query(next).execute(&mut *conn).await?;
     }
     Ok(true)
