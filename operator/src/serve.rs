@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_model::Store;
+use dalsegno_store::ServedStore;
+use dalsegno_store::sqlite::Disk;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -16,11 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
-use crate::health::{Ready, serve_health};
+use crate::health::{Probes, serve_health};
 use crate::kube_client;
 use crate::manager::{Manager, run_manager};
 use crate::metrics::Metrics;
 use crate::token_review::TokenReviews;
+use crate::volume::{self, VolumeFailed};
 
 /// The parts of one process.
 pub struct Parts {
@@ -40,7 +43,7 @@ struct Process {
     client: Client,
     stop: CancellationToken,
     registry: Registry,
-    ready: Vec<Ready>,
+    probes: Probes,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
@@ -51,14 +54,18 @@ struct Process {
 /// The store cannot be opened, or a part failed.
 pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     let Parts { gateway, operator, health, key } = parts;
+    let ServedStore { store, disk } = store_args.open_to_serve().await?;
     let mut process = Process {
-        store: store_args.open().await?,
+        store,
         client: kube_client::connect().await.context("reaching the API server")?,
         stop: CancellationToken::new(),
         registry: Registry::with_prefix("dalsegno"),
-        ready: Vec::new(),
+        probes: Probes::default(),
         tasks: JoinSet::new(),
     };
+    if let Some(disk) = disk {
+        process.watch_volume(disk, operator.as_ref());
+    }
     let mut state_reads = StateReadBudget::default();
     if let Some(args) = gateway {
         state_reads = process.start_gateway(&args, &key).await?;
@@ -82,7 +89,7 @@ impl Process {
         gateway.register(&mut self.registry);
         let state_reads = gateway.resume_reads();
         let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
-        self.ready.push(Arc::new({
+        self.probes.ready.push(Arc::new({
             let gateway = gateway.clone();
             move || gateway.is_ready()
         }));
@@ -91,6 +98,32 @@ impl Process {
             dalsegno_gateway::serve(listener, gateway, stopped).await.context("serving workers")
         });
         Ok(state_reads)
+    }
+
+    /// Keeps a reserve on the volume of the embedded store, shows how full the volume is, and ends the process if the
+    /// volume fails.
+    fn watch_volume(&mut self, disk: Arc<Disk>, operator: Option<&OperatorArgs>) {
+        disk.keep_reserve();
+        volume::register(disk.clone(), &mut self.registry);
+        self.probes.failure = Some(Arc::new({
+            let disk = disk.clone();
+            move || disk.failure()
+        }));
+        if let Some(args) = operator {
+            let (client, args, stop) = (self.client.clone(), args.clone(), self.stop.clone());
+            let publishing = volume::publish_levels(disk.clone(), client, args, stop);
+            self.tasks.spawn(async move {
+                publishing.await;
+                Ok(())
+            });
+        }
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            match stop.run_until_cancelled(disk.failed()).await {
+                Some(why) => Err(VolumeFailed(why).into()),
+                None => Ok(()),
+            }
+        });
     }
 
     fn start_operator(
@@ -103,7 +136,7 @@ impl Process {
         let metrics = Metrics::default();
         metrics.register(&mut self.registry);
         let is_ready = Arc::new(AtomicBool::new(false));
-        self.ready.push(Arc::new({
+        self.probes.ready.push(Arc::new({
             let is_ready = is_ready.clone();
             move || is_ready.load(Ordering::Relaxed)
         }));
@@ -122,10 +155,10 @@ impl Process {
 
     /// Serves health, and waits for a signal or the end of a part. Then stops all parts.
     async fn run(mut self, health: HealthArgs) -> anyhow::Result<()> {
-        let (ready, registry) = (self.ready, self.registry);
+        let (probes, registry) = (self.probes, self.registry);
         let stopped = self.stop.clone().cancelled_owned();
         self.tasks.spawn(async move {
-            serve_health(health.health_listen, ready, registry, stopped).await.context("serving health")
+            serve_health(health.health_listen, probes, registry, stopped).await.context("serving health")
         });
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

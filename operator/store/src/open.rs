@@ -46,8 +46,7 @@ pub struct ServedStore {
     pub disk: Option<Arc<crate::sqlite::Disk>>,
 }
 
-/// Opens the store that `url` names for a server, as [`open`]. An embedded store then keeps a reserve on its volume, and
-/// the server watches the volume.
+/// Opens the store that `url` names for a server, as [`open`]. The server watches the volume of an embedded store.
 #[cfg(feature = "sqlite")]
 pub async fn open_to_serve(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<ServedStore> {
     let StoreUrl::File(path) = parse(url)? else {
@@ -55,7 +54,6 @@ pub async fn open_to_serve(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Res
     };
     let store = crate::sqlite::Sqlite::open(path).await?.sealed_by(keys);
     let disk = store.disk();
-    disk.iter().for_each(|disk| disk.keep_reserve());
     Ok(ServedStore { store: Arc::new(store), disk })
 }
 

@@ -182,6 +182,7 @@ async fn on_a_volume_that_other_files_filled_runs_can_end_and_turns_are_accepted
     }
     let ServedStore { store, disk } = open_to_serve(&url, None).await.unwrap();
     let disk = disk.unwrap();
+    disk.keep_reserve();
     let cx = TestContext::new(store.clone(), ());
     let (ends, is_deleted) = (cx.worker().await, cx.worker().await);
     cx.create_run(&NewRun { object_uid: OTHER_OBJECT.into(), ..new_run() }).await.unwrap();
