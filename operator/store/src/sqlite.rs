@@ -71,6 +71,7 @@ mod tests;
 mod transitions;
 mod volume;
 mod wal_rewrite;
+mod write_op;
 mod writer;
 
 pub use database::Sqlite;

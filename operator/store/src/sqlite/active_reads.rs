@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sqlx::{Sqlite as Db, SqliteConnection, SqlitePool, Transaction};
 use tokio::sync::Mutex;
 
-use super::writer::BoxFuture;
+use super::write_op::BoxFuture;
 use crate::db_error::{DbError, DbResult};
 
 /// Instructions of SQLite between two looks at whether a read is to end; they take some microseconds.
@@ -121,13 +121,16 @@ fn ended() -> DbError {
     )
 }
 
-/// Ends long reads of this process while the write-ahead log is larger than `bound`, until `reads` is dropped. For a
-/// process that only reads: the process that writes looks after each write.
+/// Ends long reads of this process when the write-ahead log grows beyond `bound`, until `reads` is dropped. For a
+/// process that only reads: the process that writes looks after each write. A log that does not grow is left alone: it
+/// may be that of a copy, which nobody writes to.
 pub(super) async fn watch_wal(reads: Weak<ActiveReads>, wal: PathBuf, bound: u64) {
+    let size = || std::fs::metadata(&wal).map_or(0, |wal| wal.len());
+    let bound = bound.max(size());
     loop {
         tokio::time::sleep(WATCH_INTERVAL).await;
         let Some(reads) = reads.upgrade() else { return };
-        if std::fs::metadata(&wal).is_ok_and(|wal| wal.len() > bound) {
+        if size() > bound {
             reads.end_older_than(SHORT_READ);
         }
     }

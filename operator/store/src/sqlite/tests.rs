@@ -1,5 +1,6 @@
 //! Tests that need the store's internals: the writer's transactions, a full disk, deadlines that are minutes away.
 
+mod query_plans;
 mod state_counting;
 mod unsynced_commits;
 mod volume_reads;
@@ -11,14 +12,10 @@ use std::time::Duration;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::calls::{NEXT_ORDINAL, list_sql};
 use super::database::Sqlite;
-use super::deadline_poll::{ACTIVE, CHANGED, EXPIRED};
-use super::open_calls::BYTES;
 use super::writer::Durability;
-use super::{read, retention};
 use crate::db_error::DbError;
-use dalsegno_model::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
+use dalsegno_model::{Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
@@ -263,57 +260,4 @@ async fn a_path_may_have_any_characters() {
     Sqlite::migrate(Path::new(&path)).await.unwrap();
     assert!(path.exists());
     Sqlite::open(&path).await.unwrap();
-}
-
-/// Checks the query plans: they show the cost without many rows.
-#[tokio::test]
-async fn calls_are_found_by_an_index() {
-    let (_dir, store) = file().await;
-    for (sql, indexes) in [
-        (list_sql(CallFilter::Pending), &["calls_by_turn (run=? AND turn=?)", "calls_started (run=?)"][..]),
-        (BYTES, &["calls_started (run=?)", "calls_by_turn (run=? AND turn=?)"]),
-        (list_sql(CallFilter::Unsettled), &["calls_started (run=?)"]),
-        (list_sql(CallFilter::OpenTurn), &["calls_by_turn (run=? AND turn=?)"]),
-        (NEXT_ORDINAL, &["COVERING INDEX sqlite_autoindex_calls_2 (run=?)"]),
-    ] {
-        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
-        let steps = store
-            .write("reading", |conn, _| {
-                Box::pin(async move { Ok(sqlx::query(explain).bind(Uuid::nil()).fetch_all(conn).await?) })
-            })
-            .await
-            .unwrap();
-        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
-        let calls: Vec<_> = steps.iter().filter(|step| step.starts_with("SEARCH calls")).collect();
-        let found = calls.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
-        let sorts = steps.iter().any(|step| step.contains("TEMP B-TREE"));
-        assert!(found && calls.len() == indexes.len() && !sorts, "{sql}: {steps:#?}");
-    }
-}
-
-/// What runs every second or every minute must not look at all runs that ever were.
-#[tokio::test]
-async fn polls_read_no_run_whose_data_is_gone() {
-    let (_dir, store) = file().await;
-    for (sql, indexes) in [
-        (EXPIRED.to_owned(), &["runs_live"][..]),
-        (CHANGED.to_owned(), &["runs_live", "runs_finished (changed_at>?)"]),
-        (ACTIVE.to_owned(), &["runs_live"]),
-        (read::NAMESPACE_USAGE.to_owned(), &["runs_with_payloads"]),
-        (retention::runs_to_expire_sql(), &["COVERING INDEX runs_to_empty (id>?)"]),
-    ] {
-        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
-        let steps = store
-            .write("reading", |conn, _| {
-                Box::pin(
-                    async move { Ok(sqlx::query(explain).bind(0).bind(0).bind(0).fetch_all(conn).await?) },
-                )
-            })
-            .await
-            .unwrap();
-        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
-        let runs: Vec<_> = steps.iter().filter(|step| step.contains(" runs ")).collect();
-        let found = runs.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
-        assert!(found && runs.len() == indexes.len(), "{sql}: {steps:#?}");
-    }
 }

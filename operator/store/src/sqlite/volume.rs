@@ -28,7 +28,7 @@ use dalsegno_model::Error;
 const TRUNCATE_PAUSE: Duration = Duration::from_millis(250);
 
 /// How long a truncation waits for short reads.
-const TRUNCATE_WAIT: Duration = Duration::from_millis(50);
+const TRUNCATE_WAIT: Duration = Duration::from_millis(20);
 
 /// Pause between two attempts to make the reserve.
 const RESERVE_PAUSE: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use dalsegno_store::sqlite::Sqlite;
 use crate::child::{
     self, command, commit_turns, database, parse_line, prepare, print_line, with_mounts, write_one_of_each,
 };
-use crate::retrying_worker::{assert_acknowledged, hash};
+use crate::retrying_worker::{Pace, assert_acknowledged, hash, turns};
 use crate::strace::{synced_before_each_answer, traced};
 
 /// How often the process is killed.
@@ -196,6 +196,26 @@ async fn after_an_error_of_its_volume_a_store_accepts_nothing_and_the_next_proce
         let cx = crate::context::TestContext::new(store, ());
         cx.commit_turn(&worker, acknowledged.len() as i32 + 1).await;
     }
+}
+
+/// A sync takes longer than the store waits for an operation.
+#[tokio::test]
+async fn a_disk_that_hangs_for_a_while_delays_turns_and_loses_none() {
+    const THIS: &str = "sqlite::a_disk_that_hangs_for_a_while_delays_turns_and_loses_none";
+    if let Some(folder) = child::folder() {
+        let (store, worker) = (Sqlite::open(&database(&folder)).await.unwrap(), child::worker(&folder));
+        let (acknowledged, unanswered) =
+            turns(&store, &worker, 30, Pace::without_timeout(Duration::ZERO)).await;
+        assert_acknowledged(&store, &worker, &acknowledged).await;
+        return print_line(&format!("unanswered {} {}", unanswered.errors, unanswered.duplicates));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path()).await;
+    let inject = "inject=fdatasync,fsync:delay_enter=11000000:when=15";
+    let strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", inject];
+    let output = command(THIS, folder.path(), &strace).output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("unanswered 1 1"), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[tokio::test]
