@@ -247,7 +247,7 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
@@ -256,7 +256,7 @@ mod tests {
     const SOURCE: &str = include_str!("metrics.rs");
 
     /// Name and type of every metric in a section of docs/reference/metrics.md.
-    fn documented(title: &str) -> Vec<(String, String)> {
+    pub fn documented(title: &str) -> Vec<(String, String)> {
         let section = PAGE.split("\n## ").find(|section| section.starts_with(title)).unwrap_or_default();
         let rows = section.lines().filter(|line| line.starts_with("| `"));
         let mut found: Vec<_> = rows

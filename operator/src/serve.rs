@@ -8,6 +8,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_model::Store;
+use dalsegno_store::ServedStore;
+use dalsegno_store::sqlite::Disk;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,12 +19,13 @@ use tokio_util::sync::CancellationToken;
 use crate::cache::watch_health::WatchHealth;
 use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
-use crate::health::{Check, Checks, serve_health};
+use crate::health::{Probes, serve_health};
 use crate::kube_client;
 use crate::listen::listen;
 use crate::manager::{Manager, run_manager};
 use crate::metrics::Metrics;
 use crate::token_review::TokenReviews;
+use crate::volume::{self, VolumeFailed};
 
 /// The parts of one process.
 pub struct Parts {
@@ -43,7 +46,7 @@ struct Process {
     watch_health: WatchHealth,
     stop: CancellationToken,
     registry: Registry,
-    ready: Vec<Check>,
+    probes: Probes,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
@@ -62,16 +65,20 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
         health = health.health_listen.to_string(),
         "Dal Segno starts"
     );
+    let ServedStore { store, disk } = store_args.open_to_serve().await?;
     let watch_health = WatchHealth::default();
     let mut process = Process {
-        store: store_args.open().await?,
+        store,
         client: kube_client::connect(watch_health.clone()).await.context("reaching the API server")?,
         watch_health,
         stop: CancellationToken::new(),
         registry: Registry::with_prefix("dalsegno"),
-        ready: Vec::new(),
+        probes: Probes::default(),
         tasks: JoinSet::new(),
     };
+    if let Some(disk) = disk {
+        process.watch_volume(disk, operator.as_ref());
+    }
     let mut state_reads = StateReadBudget::default();
     if let Some(args) = gateway {
         state_reads = process.start_gateway(&args, &key).await?;
@@ -95,7 +102,7 @@ impl Process {
         gateway.register(&mut self.registry);
         let state_reads = gateway.resume_reads();
         let listener = listen(args.gateway_listen).await.context("listening for workers")?;
-        self.ready.push(Arc::new({
+        self.probes.ready.push(Arc::new({
             let gateway = gateway.clone();
             move || gateway.is_ready()
         }));
@@ -104,6 +111,32 @@ impl Process {
             dalsegno_gateway::serve(listener, gateway, stopped).await.context("serving workers")
         });
         Ok(state_reads)
+    }
+
+    /// Keeps a reserve on the volume of the embedded store, shows how full the volume is, and ends the process if the
+    /// volume fails.
+    fn watch_volume(&mut self, disk: Arc<Disk>, operator: Option<&OperatorArgs>) {
+        disk.keep_reserve();
+        volume::register(disk.clone(), &mut self.registry);
+        self.probes.failures.push(Arc::new({
+            let disk = disk.clone();
+            move || disk.failure()
+        }));
+        if let Some(args) = operator {
+            let (client, args, stop) = (self.client.clone(), args.clone(), self.stop.clone());
+            let publishing = volume::publish_levels(disk.clone(), client, args, stop);
+            self.tasks.spawn(async move {
+                publishing.await;
+                Ok(())
+            });
+        }
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            match stop.run_until_cancelled(disk.failed()).await {
+                Some(why) => Err(VolumeFailed(why).into()),
+                None => Ok(()),
+            }
+        });
     }
 
     fn start_operator(
@@ -116,7 +149,7 @@ impl Process {
         let metrics = Metrics::default();
         metrics.register(&mut self.registry);
         let is_ready = Arc::new(AtomicBool::new(false));
-        self.ready.push(Arc::new({
+        self.probes.ready.push(Arc::new({
             let is_ready = is_ready.clone();
             move || is_ready.load(Ordering::Relaxed)
         }));
@@ -136,13 +169,16 @@ impl Process {
 
     /// Serves health, and waits for a signal or the end of a part. Then stops all parts.
     async fn run(mut self, health: HealthArgs) -> anyhow::Result<()> {
-        let watch_health = self.watch_health;
-        let checks =
-            Checks { ready: self.ready, alive: Arc::new(move || !watch_health.is_blind(Instant::now())) };
-        let registry = self.registry;
+        let (watches, registry) = (self.watch_health, self.registry);
+        self.probes.failures.push(Arc::new(move || {
+            watches
+                .is_blind(Instant::now())
+                .then(|| "the watches of the API server deliver nothing".to_owned())
+        }));
+        let probes = self.probes;
         let stopped = self.stop.clone().cancelled_owned();
         self.tasks.spawn(async move {
-            serve_health(health.health_listen, checks, registry, stopped).await.context("serving health")
+            serve_health(health.health_listen, probes, registry, stopped).await.context("serving health")
         });
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;

@@ -76,6 +76,7 @@ impl Error {
 
     /// Whether the store did not answer, or could not write, as on a full disk.
     pub fn is_store_unavailable(&self) -> bool {
-        matches!(self, Self::Store { source: dalsegno_model::Error::Unavailable { .. }, .. })
+        use dalsegno_model::Error::{StorageFull, Unavailable};
+        matches!(self, Self::Store { source: Unavailable { .. } | StorageFull { .. }, .. })
     }
 }

@@ -19,6 +19,8 @@ pub enum Fault {
     Fails,
     Hangs,
     Panics,
+    /// The store's volume is full.
+    Full,
     /// Only reading a state fails, as for a damaged one.
     Corrupt,
 }
@@ -108,6 +110,12 @@ impl FaultyStore {
                     return Err(Error::Unavailable {
                         operation: "injecting a fault",
                         source: "no route to host".into(),
+                    });
+                }
+                Fault::Full => {
+                    return Err(Error::StorageFull {
+                        operation: "injecting a fault",
+                        source: "no space left on device".into(),
                     });
                 }
                 Fault::Hangs => {

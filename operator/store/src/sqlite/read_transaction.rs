@@ -2,16 +2,17 @@
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
-use tokio::sync::Mutex;
+use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
+use super::active_reads::ActiveRead;
 use super::branch;
 use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use super::writer::{BoxFuture, Durability, Writer};
+use super::write_op::BoxFuture;
+use super::writer::{Durability, Writer};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
@@ -96,8 +97,7 @@ impl Sqlite {
     pub(super) async fn begin_read_transaction(&self) -> Result<Box<dyn ReadTransaction>> {
         let source = match (&self.readers, &self.writer) {
             (Some(readers), _) => {
-                let transaction = async { Ok(readers.begin().await?) };
-                Source::Snapshot(Mutex::new(with_timeout("beginning to read", transaction).await?))
+                Source::Snapshot(with_timeout("beginning to read", readers.begin_long()).await?)
             }
             (None, Some(writer)) => Source::Shared(writer.clone()),
             (None, None) => return Err(Error::Unusable("it has no connection for reading".into())),
@@ -113,7 +113,7 @@ struct SqliteReadTransaction {
 
 enum Source {
     /// Its first read takes the snapshot that all reads see.
-    Snapshot(Mutex<Transaction<'static, Db>>),
+    Snapshot(ActiveRead),
     /// A database in memory has one connection, the writer's.
     Shared(Writer),
 }
@@ -131,10 +131,7 @@ impl QueryExecutor for SqliteReadTransaction {
         F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         match &self.source {
-            Source::Snapshot(transaction) => {
-                let mut transaction = transaction.lock().await;
-                with_timeout(operation, work(&mut transaction, 0)).await
-            }
+            Source::Snapshot(read) => with_timeout(operation, read.run(|conn| work(conn, 0))).await,
             Source::Shared(writer) => {
                 with_timeout(operation, writer.submit(Durability::Unsynced, work)).await
             }

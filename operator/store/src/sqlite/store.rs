@@ -186,6 +186,7 @@ impl Worker for Sqlite {
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+        self.room().check().map_err(|fault| fault.with_context("making a snapshot"))?;
         crate::snapshot_writer::make(&self.snapshot_store(), run).await
     }
 
