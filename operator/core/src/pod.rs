@@ -70,13 +70,10 @@ fn is_evidence(condition: &PodCondition) -> bool {
     matches!(condition.type_.as_str(), DISRUPTION_TARGET | POD_SCHEDULED)
 }
 
-/// Name of the worker's container: `agent`, or the name of the only container.
+/// Name of the worker's container, as the pod's annotation says. The containers themselves do not show it, because
+/// admission may have added others.
 pub fn worker_container_name(pod: &Pod) -> &str {
-    let containers = pod.spec.as_ref().map(|it| it.containers.as_slice()).unwrap_or_default();
-    match containers {
-        [only] => &only.name,
-        _ => names::WORKER_CONTAINER,
-    }
+    annotation(pod, names::ANNOTATION_WORKER).unwrap_or(names::WORKER_CONTAINER)
 }
 
 /// Whether the pod's worker has ended and cannot run again.

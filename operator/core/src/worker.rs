@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::pod;
 use crate::revision::Document;
 use crate::version::ChosenTemplate;
 
@@ -121,13 +120,23 @@ fn build(params: &PodParams, document: &Document) -> Result<Pod, TemplateError> 
         spec: template.spec,
         status: None,
     };
-    let worker = pod::worker_container_name(&pod).to_owned();
     let spec = pod.spec.get_or_insert_default();
+    let worker = worker_container_name(&spec.containers).to_owned();
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::ANNOTATION_WORKER.to_owned(), worker.clone());
     spec.restart_policy = Some("Never".to_owned());
     spec.volumes.get_or_insert_default().push(volume(params.run.spec.input_from.as_ref()));
     let container = spec.containers.iter_mut().find(|it| it.name == worker);
     configure_worker(container.ok_or(TemplateError::NoWorker)?, params);
     Ok(pod)
+}
+
+/// Name of the worker's container in a template: `agent`, or the name of the only container.
+fn worker_container_name(containers: &[Container]) -> &str {
+    match containers {
+        [only] => &only.name,
+        _ => names::WORKER_CONTAINER,
+    }
 }
 
 fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> ObjectMeta {

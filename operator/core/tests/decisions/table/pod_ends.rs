@@ -53,6 +53,11 @@ fn crashes() -> Vec<Case> {
             expect_end(3, Cause::OOMKilled, Crash).message_contains("exceeded its memory limit"),
         ),
         case(
+            "the end of a worker beside an injected sidecar is seen",
+            with(pod(3).terminated(1).with_injected_sidecar("solo")),
+            expect_end(3, Cause::ExitedWithError, Crash).message_contains("exit code 1"),
+        ),
+        case(
             "a second process in the same pod is a crash",
             with(pod(3)).second_process(),
             expect_end(3, Cause::ProcessRestarted, Crash),

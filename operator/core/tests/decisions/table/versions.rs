@@ -202,6 +202,11 @@ fn at_attach() -> Vec<Case> {
             run().created(1).pod(pod(1).kubelet_shows('b')),
             verdict(&digest('b'), "Accepted"),
         ),
+        case(
+            "the image of a worker beside an injected sidecar is accepted",
+            run().created(1).pod(pod(1).kubelet_shows('b').with_injected_sidecar("solo")),
+            verdict(&digest('b'), "Accepted"),
+        ),
         case("the checkpoint's image is accepted", shows('a'), verdict(&digest('a'), "Accepted")),
         case("another image is refused under Pin", other(), verdict(&digest('b'), "Refused")),
         case(

@@ -147,9 +147,11 @@ fn the_worker_is_the_container_named_agent_or_the_only_one() {
         "spec": { "containers": [{ "name": "helper", "image": "h" }, { "name": "agent", "image": "a" }] },
     })));
     assert_eq!((env(&pod, 0).len(), env(&pod, 1).len()), (0, 5));
+    assert_eq!(annotation(&pod, names::ANNOTATION_WORKER).as_deref(), Some("agent"));
     let (pod, _) =
         created(&run().agent(json!({ "spec": { "containers": [{ "name": "solo", "image": "s" }] } })));
     assert_eq!(env(&pod, 0).len(), 5);
+    assert_eq!(annotation(&pod, names::ANNOTATION_WORKER).as_deref(), Some("solo"));
 }
 
 #[test]
