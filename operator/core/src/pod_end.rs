@@ -136,10 +136,19 @@ fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End
             let pod_message = reason_and_message(pod::reason(pod), pod::message(pod));
             let description = reason_and_message(&format!("exit code {code}{when}"), &pod_message);
             let log = terminated.message.as_deref().unwrap_or_default();
-            (Cause::ExitedWithError, with_log(&description, log))
+            let started = attached || !could_not_start(terminated);
+            let cause = if started { Cause::ExitedWithError } else { Cause::StartFailed };
+            (cause, with_log(&description, log))
         }
     };
     End::new(cause, Class::Crash, message)
+}
+
+/// Whether the container's command could not be started: the codes of shells and container runtimes for a command that
+/// cannot be executed, does not exist or cannot be started, or the kernel's error for a program of another architecture.
+fn could_not_start(terminated: &ContainerStateTerminated) -> bool {
+    let log = terminated.message.as_deref().unwrap_or_default();
+    matches!(terminated.exit_code, 126..=128) || log.contains("exec format error")
 }
 
 /// The end of a pod whose worker never started.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use dalsegno_crds::{AgentRun, Reason, Summary};
+use dalsegno_crds::{AgentRun, Cause, Reason, Summary};
 use dalsegno_model::{AttemptState, Deadline, NextStep, RunRecord};
 use jiff::SignedDuration;
 
 use super::finish::cancelled;
 use super::plan::{Context, Plan};
+use super::start;
 use crate::decision::Effect;
 use crate::end::End;
 use crate::evidence;
@@ -29,6 +30,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
             return plan;
         }
     } else if let Some(end) = end {
+        if end.cause == Cause::StartFailed {
+            return start::end_failed_start(ctx, end);
+        }
         return Plan::end(row, end, NextStep::Reserve);
     }
     match seen {
@@ -69,6 +73,7 @@ fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         }
         (_, starting, _) => Plan::wait(starting),
     };
+    let plan = if row.cancel.is_none() { start::replace_pod(ctx, seen, plan) } else { plan };
     // Without a lease the node is the only evidence, and no deadline poll wakes the operator.
     match observed.node {
         Some(node) if !node.ready && attempt.lease_renewed_at.is_none() => plan.requeue_after(NODE_RECHECK),

@@ -5,7 +5,9 @@ use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, Cause, names};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Given, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, run};
+use crate::fixtures::{
+    Given, IMAGE_BY_TAG, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, neutral, run,
+};
 
 /// The pod that the decision creates.
 fn created(given: &Given) -> (Pod, Value) {
@@ -199,6 +201,20 @@ fn a_pinned_pod_has_the_old_image_and_environment_and_the_current_resources_and_
     assert_eq!(json["spec"]["tolerations"][0]["key"], "spot");
     assert_eq!(json["spec"]["hostNetwork"], Value::Null, "other fields do not follow it");
     assert!(annotation(&pod, names::ANNOTATION_PINNED).is_some());
+}
+
+#[test]
+fn after_its_digest_failed_a_pinned_pod_names_its_image_as_the_definition_did() {
+    let old = run().document();
+    let given = run().reserved(4).head(7).template_stored(&old).image(&image_by_digest('b'));
+    let image = |given: &Given| created(given).1["spec"]["containers"][0]["image"].clone();
+    assert_eq!(image(&given), image_by_digest('a'));
+    let failed = |revision: &str| neutral(3, Cause::ImageUnavailable).ago(900).made_from(revision);
+    let by_digest = old.clone().pinned(&digest('a'), &given.document()).hash();
+    let given = given.after(failed(&by_digest));
+    assert_eq!(image(&given), IMAGE_BY_TAG);
+    let by_name = old.unpinned(&given.document()).hash();
+    assert_eq!(image(&given.after(failed(&by_name))), image_by_digest('a'), "both failed");
 }
 
 #[test]
