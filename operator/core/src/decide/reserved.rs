@@ -68,7 +68,7 @@ fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
         Ok(pod) => Plan::act(Effect::CreateWorker {
             run: row.id,
             attempt: row.attempt.number,
-            pod: Box::new(pod),
+            pod,
             revision,
             document: template.document.text(),
         }),

@@ -57,7 +57,7 @@ proptest! {
         for effect in given.decide().effects {
             let Effect::CreateWorker { attempt, pod, revision, .. } = effect else { continue };
             let mut created = given.clone().created(attempt).made_from(&revision);
-            let mut pod = ObservedPod::of(*pod);
+            let mut pod = ObservedPod::of(serde_json::from_value(pod).unwrap());
             pod.pod.metadata.uid = created.row.attempt.pod_uid.clone();
             created.seen.pods.push(pod);
             let replaced = created.decide().effects.iter().any(|it| {

@@ -145,6 +145,11 @@ fn before_or_after() -> Vec<Case> {
             expect_end(3, Cause::NodePressure, CrashWithoutProgress),
         ),
         case(
+            "a pod that the watch does not show is requested again",
+            with(pod(3).unwatched()),
+            expect_status(Summary::Running, Reason::UnderControl).requeue_after(10),
+        ),
+        case(
             "the end of a helper is not the end of the worker",
             with(pod(3).with_helper()),
             expect_status(Summary::Running, Reason::UnderControl),

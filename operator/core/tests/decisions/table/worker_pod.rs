@@ -16,8 +16,7 @@ fn created(given: &Given) -> (Pod, Value) {
         panic!("no pod is created: {effect:?}")
     };
     assert_eq!(revision, dalsegno_core::revision::hash_of(&document), "a template is stored under its hash");
-    let json = serde_json::to_value(&pod).unwrap();
-    (*pod, json)
+    (serde_json::from_value(pod.clone()).unwrap(), pod)
 }
 
 fn annotation(pod: &Pod, key: &str) -> Option<String> {
@@ -135,6 +134,27 @@ fn reserved_names_in_a_template_are_dropped_and_the_rest_is_kept() {
         Some("MODE"),
         "the template's variables can refer to the contract's"
     );
+}
+
+#[test]
+fn fields_that_this_program_does_not_know_are_kept() {
+    let (_, json) = created(&run().agent(json!({
+        "spec": {
+            "futureField": { "a": 1 },
+            "volumes": [{ "name": "scratch", "futureSource": {} }],
+            "containers": [{
+                "name": "agent", "image": "x", "imagePulPolicy": "Always", "env": null,
+                "volumeMounts": [{ "name": "scratch", "mountPath": "/s", "futureMode": "x" }],
+            }],
+        },
+    })));
+    let (spec, worker) = (&json["spec"], &json["spec"]["containers"][0]);
+    assert_eq!(spec["futureField"], json!({ "a": 1 }));
+    assert_eq!(spec["volumes"][0], json!({ "name": "scratch", "futureSource": {} }));
+    assert_eq!(worker["imagePulPolicy"], "Always", "the API server reports the typing error");
+    assert_eq!(worker["volumeMounts"][0]["futureMode"], "x");
+    assert_eq!(worker["volumeMounts"][1]["name"], "dalsegno");
+    assert_eq!(worker["env"][0]["name"], "DALSEGNO_URL");
 }
 
 #[test]
