@@ -19,7 +19,7 @@ use crate::template::PodTemplate;
     shortname = "adef",
     category = "dalsegno",
     doc = "An AgentDefinition describes an agent: its pod template, its version, and the defaults for the fields that \
-           its runs leave unset. AgentRuns refer to it in spec.agentRef. An edit never changes a running pod. It \
+           its runs leave unset. AgentRuns refer to it in spec.agentRef. An edit never changes a pod whose worker has attached: it \
            applies from the next attempt of each run on, as far as the run's version policy allows.",
     status = "AgentDefinitionStatus",
     derive = "PartialEq",

@@ -31,6 +31,10 @@ pub const MANAGED_BY: &str = "dalsegno";
 /// Pod annotation: the run's inline input. The downward API mounts it as a file for the worker.
 pub const ANNOTATION_INPUT: &str = "dalsegno.dev/input";
 
+/// Pod annotation: name of the worker's container. Admission may add containers to a pod, so the pod itself does not show
+/// which container was the only one of its template.
+pub const ANNOTATION_WORKER: &str = "dalsegno.dev/worker-container";
+
 /// AgentRun annotation: why somebody cancels the run, resets its budget or deletes it. The audit records the value at
 /// the time of that change.
 pub const ANNOTATION_REASON: &str = "dalsegno.dev/reason";

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct VersionPolicy {
     /// `Pin` (built-in): resume with the template that wrote the checkpoint, and name its image by digest. Only
-    /// resources and placement come from the current template. `Block`: hold the run until a person decides. `Allow`:
+    /// resources and placement come from the current template. `Pin` does the same if the current template fails to
+    /// start, or if its image has another name and a version that is not known yet. `Block`: hold the run until a person decides. `Allow`:
     /// resume with the current template despite the mismatch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_mismatch: Option<OnMismatch>,

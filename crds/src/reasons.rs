@@ -50,7 +50,7 @@ reasons! {
     CannotStart {
         "Three attempts in a row did not attach within liveness.startDeadlineSeconds.",
         "Look at the events of the last pod. Check the image, its pull secret, the volumes, and the address of the \
-         gateway. Then raise spec.recovery.resetGeneration."
+         gateway. Then correct the template, or raise spec.recovery.resetGeneration."
     }
     EffectUnknown {
         "A tool call of an earlier attempt may or may not have taken effect, and the call's policy is `ask`.",
@@ -236,8 +236,8 @@ reasons! {
     }
     ImagePullFailed {
         "The kubelet cannot pull the worker's image.",
-        "Check the image's name, its registry and imagePullSecrets. A change of the template applies from the next attempt \
-         on."
+        "Check the image's name, its registry and imagePullSecrets. If you correct the template, the operator replaces the \
+         pod at once."
     }
     NoWorker {
         "The run has no worker, and none is starting.",

@@ -7,6 +7,7 @@ pub mod act;
 pub mod agent_runs;
 pub mod attribution;
 pub mod context;
+mod create_pod;
 pub mod definitions;
 pub mod error;
 pub mod failpoint;

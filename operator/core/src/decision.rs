@@ -6,7 +6,7 @@ use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
     Deadlines, Ending, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId, RunRecord,
 };
-use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
 
 /// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
@@ -55,8 +55,8 @@ pub enum Effect {
         run: RunId,
         /// Number of the attempt.
         attempt: i32,
-        /// The pod to create.
-        pod: Box<Pod>,
+        /// The pod to create, as JSON.
+        pod: Value,
         /// Hash of the template's document.
         revision: String,
         /// The template's document.

@@ -74,6 +74,8 @@ pub struct ObservedPod {
     pub pod: Pod,
     /// Whether the pod is gone: a live GET by its name found no pod, or a pod with another UID.
     pub gone: bool,
+    /// Whether the watch of pods shows the pod. If not, only live requests do: somebody may have removed its labels.
+    pub watched: bool,
     /// Whether its deletion or disruption was first seen while its worker was running.
     pub disrupted_while_running: bool,
 }
@@ -222,7 +224,7 @@ impl ObservedPod {
     /// A pod that exists.
     pub fn of(pod: Pod) -> Self {
         let disrupted_while_running = pod::is_disrupted(&pod) && !pod::worker_has_ended(&pod);
-        Self { pod, gone: false, disrupted_while_running }
+        Self { pod, gone: false, watched: true, disrupted_while_running }
     }
 
     /// UID of the pod.

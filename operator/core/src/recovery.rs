@@ -140,9 +140,11 @@ fn names_taken(row: &RunRecord) -> Option<Hold> {
     (taken >= MAX_NAMES_TAKEN).then(|| Hold::new(Reason::NameCollision, message))
 }
 
-/// Returns a hold if too many attempts in a row never attached. `pinned`: the next attempt uses a pinned image.
-pub fn find_start_hold(row: &RunRecord, pinned: bool) -> Option<Hold> {
-    let failures = consecutive(row, is_start_failure);
+/// Returns a hold if too many attempts in a row never attached, all of them with the template of this revision. `pinned`:
+/// it is not the definition's current template.
+pub fn find_start_hold(row: &RunRecord, revision: &str, pinned: bool) -> Option<Hold> {
+    let has_template = |it: &Attempt| it.revision.as_deref().is_none_or(|it| it == revision);
+    let failures = consecutive(row, |it| is_start_failure(it) && has_template(it));
     if failures < MAX_START_FAILURES {
         return None;
     }
@@ -214,7 +216,9 @@ pub fn recovery_reason(row: &RunRecord) -> Option<Reason> {
         (_, Class::Crash | Class::CrashWithoutProgress) => Reason::Crashed,
         (Cause::NodeLost, Class::Disruption) => Reason::NodeLost,
         (_, Class::Disruption) => Reason::Disrupted,
-        (Cause::StartDeadline | Cause::ImageUnavailable, Class::Neutral) => Reason::DidNotStart,
+        (Cause::StartDeadline | Cause::ImageUnavailable | Cause::StartFailed, Class::Neutral) => {
+            Reason::DidNotStart
+        }
         (Cause::VersionIncompatible, Class::Neutral) => Reason::VersionRefused,
         (Cause::NameTaken, Class::Neutral) => Reason::NameTaken,
         (_, Class::Neutral) => Reason::Recovering,
@@ -252,7 +256,11 @@ fn ended_by(attempt: &Attempt, cause: Cause) -> bool {
 }
 
 fn is_start_failure(attempt: &Attempt) -> bool {
-    ended_by(attempt, Cause::StartDeadline) || ended_by(attempt, Cause::ImageUnavailable)
+    attempt.end.as_ref().is_some_and(|end| {
+        let never_started =
+            matches!(end.cause, Cause::StartDeadline | Cause::ImageUnavailable | Cause::StartFailed);
+        never_started && end.class == Class::Neutral
+    })
 }
 
 fn describe_end(attempt: &Attempt) -> String {

@@ -39,7 +39,10 @@ impl RunStage {
         let unscheduled = pod::condition(pod, pod::POD_SCHEDULED).filter(|it| it.status == "False");
         match (pod::waiting(pod), unscheduled) {
             (Some((reason, message)), _) if pod::is_image_problem(reason) => {
-                Self::Starting(Reason::ImagePullFailed, reason_and_message(reason, message))
+                let problem = reason_and_message(reason, message);
+                let remediation = Reason::ImagePullFailed.remediation();
+                let message = format!("{}. {remediation}", problem.trim_end_matches('.'));
+                Self::Starting(Reason::ImagePullFailed, message)
             }
             (Some((reason, message)), _) => {
                 Self::Starting(Reason::Starting, reason_and_message(reason, message))

@@ -49,6 +49,10 @@ string_enum! {
         StartDeadline,
         /// The image cannot be pulled.
         ImageUnavailable,
+        /// The worker's container could not be started, for example because its command does not exist.
+        StartFailed,
+        /// The template changed before the worker attached.
+        TemplateChanged,
         /// The pulled image has another version than the checkpoint, and the policy does not allow it.
         VersionIncompatible,
         /// An object of another owner has the pod's name.

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError};
-use dalsegno_crds::{AgentRun, AgentRunStatus, names};
+use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::{Ending, RunRecord, Store};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DeleteParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, ResourceExt};
+use serde_json::Value;
 
 use super::context::Context;
+use super::create_pod::create_pod;
 use super::error::{Error, Result};
 use super::observe::observe;
 use super::publish;
@@ -43,20 +45,19 @@ impl WorkerRuntime for Context {
         namespace.metadata.uid.ok_or(Error::MissingMetadata("namespace UID"))
     }
 
-    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<EffectResult> {
+    async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult> {
         let uid = run.uid().unwrap_or_default();
-        let api = self.pods_in(&run.namespace().unwrap_or_default());
-        let params =
-            PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
-        match api.create(&params, &pod).await {
+        let namespace = run.namespace().unwrap_or_default();
+        match create_pod(&self.client, &namespace, &pod, false).await {
             Ok(pod) => {
                 lock(&self.refusals).remove(&uid);
                 lock(&self.heads).remove(&uid);
                 Ok(EffectResult::Pod(Box::new(pod)))
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                let found =
-                    api.get_opt(&pod.name_any()).await.map_err(Error::api("reading the existing pod"))?;
+                let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                let found = self.pods_in(&namespace).get_opt(name).await;
+                let found = found.map_err(Error::api("reading the existing pod"))?;
                 let Some(found) = found else {
                     return Err(Error::Conflict);
                 };

@@ -104,7 +104,7 @@ async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<Obse
             pods[index].pod = pod;
             pods[index].gone = false;
         }
-        (Some(pod), None) => pods.push(ObservedPod::of(pod)),
+        (Some(pod), None) => pods.push(ObservedPod { watched: false, ..ObservedPod::of(pod) }),
         (None, _) => {}
     }
     Ok(())

@@ -12,6 +12,7 @@ use dalsegno_model::{Ending, LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use serde_json::Value;
 
 use super::kubelet::Kubelet;
 use super::program::Program;
@@ -108,7 +109,9 @@ impl WorkerRuntime for LocalRuntime {
         Ok(NAMESPACE_UID.to_owned())
     }
 
-    async fn create_worker(&self, _: &AgentRun, mut pod: Pod, _: String) -> Result<EffectResult> {
+    async fn create_worker(&self, _: &AgentRun, pod: Value, _: String) -> Result<EffectResult> {
+        let pod: serde_json::Result<Pod> = serde_json::from_value(pod);
+        let mut pod = pod.map_err(|error| Error::io("reading the pod of a process")(error.into()))?;
         pod.annotations_mut().insert(names::ANNOTATION_INPUT.to_owned(), self.input.clone());
         let pod = self.kubelet.run(pod).map_err(Error::io("starting a process"))?;
         Ok(EffectResult::Pod(Box::new(pod)))

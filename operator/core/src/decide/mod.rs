@@ -3,6 +3,7 @@
 mod finish;
 mod plan;
 mod reserved;
+mod start;
 mod supervise;
 
 use std::time::Duration;

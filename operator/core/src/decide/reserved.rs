@@ -37,7 +37,7 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         Choice::NeedsTemplate(revision) => return Plan::act(Effect::ReadTemplate(revision)),
         Choice::Blocked(mismatch) => return Plan::hold(Hold::new(Reason::VersionBlocked, mismatch)),
     };
-    if let Some(hold) = recovery::find_start_hold(row, template.pinned) {
+    if let Some(hold) = recovery::find_start_hold(row, &template.document.hash(), template.pinned) {
         return Plan::hold(hold);
     }
     if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
@@ -68,7 +68,7 @@ fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
         Ok(pod) => Plan::act(Effect::CreateWorker {
             run: row.id,
             attempt: row.attempt.number,
-            pod: Box::new(pod),
+            pod,
             revision,
             document: template.document.text(),
         }),

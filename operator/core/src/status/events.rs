@@ -22,6 +22,7 @@ pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<Even
     if let Some(attempt) = attempt {
         events.extend(change.pod_created(attempt));
         events.extend(change.version_allowed(attempt));
+        events.extend(change.image_pull_failed(attempt));
         events.extend(change.worker_attached(attempt));
     }
     let number = attempt.map_or(0, |it| it.number);
@@ -120,6 +121,17 @@ impl Change<'_> {
                 format!("Allow{}", attempt.number),
                 allowed.message.clone(),
             )
+        })
+    }
+
+    /// The image of this attempt cannot be pulled.
+    fn image_pull_failed(&self, attempt: &AttemptStatus) -> Option<EventSpec> {
+        let is_failed = |it: &&Condition| it.reason == Reason::ImagePullFailed.as_str();
+        let failed = self.after(ConditionType::WorkerReady).filter(is_failed)?;
+        let was_failed = self.before(ConditionType::WorkerReady).filter(is_failed).is_some();
+        (!was_failed || self.is_another_attempt(attempt)).then(|| {
+            let action = format!("Pull{}", attempt.number);
+            event(EventLevel::Warning, &failed.reason, action, failed.message.clone())
         })
     }
 
