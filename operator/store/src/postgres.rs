@@ -34,6 +34,7 @@ mod create;
 mod data_keys;
 mod deadline_poll;
 mod events;
+mod failure;
 mod grants;
 mod heartbeats;
 mod pool;

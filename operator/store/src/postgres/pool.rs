@@ -16,6 +16,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Postgres};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use super::failure::Failure;
 use super::server_settings;
 use super::url::{Target, connect};
 use crate::db_error::{DbError, DbResult};
@@ -171,11 +172,12 @@ impl Pool {
         }
     }
 
-    /// Why a statement failed. If the server or the connection is lost, the idle connections are closed too.
+    /// Why a statement failed. If its connection is lost, the idle connections are closed too.
     fn to_fault(&self, error: sqlx::Error) -> DbError {
         let fault = error.into();
-        if !is_statement_error(&fault) {
-            self.close_idle(Duration::ZERO);
+        match Failure::of(&fault) {
+            Failure::Connection => self.close_idle(Duration::ZERO),
+            Failure::Statement | Failure::Server => {}
         }
         fault
     }
@@ -301,10 +303,4 @@ fn exactly_one(row: Option<PgRow>) -> DbResult<PgRow> {
 /// Runs a future with the deadline of a call.
 pub(super) async fn with_timeout<T>(work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
     timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
-}
-
-/// Whether the statement failed rather than the server or the connection. SQLSTATE 57P…: the server shuts down or ends
-/// the session.
-pub(super) fn is_statement_error(fault: &DbError) -> bool {
-    matches!(fault, DbError::Unusable(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

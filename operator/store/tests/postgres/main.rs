@@ -21,6 +21,7 @@ mod lost_transitions;
 mod outages;
 mod round_trips;
 mod schema;
+mod server_failures;
 mod settings;
 mod tls;
 
