@@ -15,6 +15,7 @@ mod proxy;
 mod busy;
 mod grants;
 mod hashes;
+mod heartbeat_plan;
 mod locks;
 mod lookups;
 mod lost_transitions;
