@@ -113,18 +113,10 @@ impl Postgres {
     }
 
     /// Migrates the schema to the version of this binary, under an advisory lock. `url` must lead to the server itself.
+    /// Does nothing if the schema is newer and this binary can use it.
     pub async fn migrate(url: &str) -> Result<()> {
         let options = Target::parse_direct(url)?;
-        let migrated = async {
-            let mut conn = connect(&options).await?;
-            server_settings::check_settings(&mut conn).await?;
-            let done = schema::migrate(&mut conn).await;
-            // Closing the connection releases the lock, also after an error.
-            let closed = conn.close().await;
-            done?;
-            Ok(closed?)
-        };
-        migrated.await.map_err(|fault: DbError| fault.with_context("migrating the store"))
+        schema::migrate(&options).await.map_err(|fault| fault.with_context("migrating the store"))
     }
 
     /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables.
