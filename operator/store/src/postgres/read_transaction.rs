@@ -1,15 +1,16 @@
 //! A read transaction: all its reads see the database as it was when it began. It has a connection of its own.
 
 use async_trait::async_trait;
+use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
 use super::Postgres;
 use super::audit::audit_row;
 use super::branch::encoded_boundary;
 use super::pool::with_timeout;
+use super::pooled_connection::PooledConnection;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, digest};
 use super::snapshot::SnapshotStore;
@@ -107,7 +108,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn ReadTransaction>> {
-        let conn = Mutex::new(self.pool.begin_read_only().await?);
+        let conn = Mutex::new(self.read_pool.begin_read_only().await?);
         let persistent = !self.pool.transaction_pooling();
         Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.without_cache() }))
     }
@@ -115,7 +116,7 @@ impl Postgres {
 
 /// A transaction that sees what was committed when it began. It ends when its connection is dropped.
 struct PgReadTransaction {
-    conn: Mutex<PgConnection>,
+    conn: Mutex<PooledConnection>,
     /// Whether prepared statements may stay on the connection.
     persistent: bool,
     keys: Keys,
@@ -125,7 +126,7 @@ impl QueryExecutor for PgReadTransaction {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
         let query = query.persistent(self.persistent);
-        with_timeout(async { Ok(query.fetch_all(&mut *conn).await?) }).await
+        with_timeout(async { Ok(query.fetch_all(conn.get()?).await?) }).await
     }
 }
 

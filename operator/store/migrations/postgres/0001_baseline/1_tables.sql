@@ -11,7 +11,10 @@ CREATE TABLE store (
     created_at bigint  NOT NULL,
     beat_last  bigint  NOT NULL DEFAULT 0,
     beat_since bigint  NOT NULL DEFAULT 0,
-    gap_from   bigint  NOT NULL DEFAULT 0
+    gap_from   bigint  NOT NULL DEFAULT 0,
+    -- The oldest version of the schema whose programs can use this one. A migration that an older program would not
+    -- survive, or would damage, sets it to its own number.
+    readable_since bigint NOT NULL DEFAULT 1
 ) WITH (fillfactor = 50);
 
 INSERT INTO store (created_at) VALUES (floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);

@@ -10,7 +10,10 @@ CREATE TABLE store (
     created_at INTEGER NOT NULL,
     beat_last  INTEGER NOT NULL,
     beat_since INTEGER NOT NULL,
-    gap_from   INTEGER NOT NULL
+    gap_from   INTEGER NOT NULL,
+    -- The oldest version of the schema whose programs can use this one. A migration that an older program would not
+    -- survive, or would damage, sets it to its own number.
+    readable_since INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 
 -- A random UUID (version 4).
