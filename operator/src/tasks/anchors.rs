@@ -103,4 +103,27 @@ mod tests {
         let log = String::from_utf8(log).expect("text");
         assert_eq!((log.lines().count(), log.contains(r#""seq":2"#)), (1, true), "{log}");
     }
+
+    #[tokio::test]
+    async fn a_tick_writes_one_short_line_whatever_the_number_of_runs() {
+        let store = Sqlite::memory().await.expect("a store");
+        for number in 0..1_000 {
+            let name = format!("run-{number}");
+            let run = NewRun {
+                id: Uuid::now_v7(),
+                tenant: "tenant".into(),
+                namespace: "shop".into(),
+                name: name.clone(),
+                object_uid: name,
+                reset_generation: 0,
+                deadlines: Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 },
+                on_prior: OnPrior::Hold,
+            };
+            store.create_run(&run).await.expect("a run");
+        }
+        let (mut signer, mut log) = (None, Vec::new());
+        anchor(&store, None, &mut signer, &mut log).await.expect("it succeeds");
+        let lines = log.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count();
+        assert!(lines == 1 && log.len() <= 301, "{lines} lines, {} bytes", log.len());
+    }
 }
