@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dalsegno_model::NamespaceUsage;
+use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -25,6 +26,7 @@ pub struct Metrics {
     invalid_objects: Family<KindLabel, Gauge>,
     damage: Family<PlaceLabel, Counter>,
     active_runs: Gauge,
+    anchored_until: Family<SinkLabel, Gauge>,
     expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
@@ -64,6 +66,11 @@ struct ResultLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabel {
     kind: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SinkLabel {
+    sink: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -120,6 +127,11 @@ impl Metrics {
         registry.register("damage", "Reads of the store that found damage, by place", self.damage.clone());
         registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
         registry.register(
+            "anchored_until_timestamp_seconds",
+            "Every change of a run before this Unix time is anchored, and the sink has the anchor",
+            self.anchored_until.clone(),
+        );
+        registry.register(
             "expired_runs",
             "Runs past their retention whose payloads were dropped",
             self.expired_runs.clone(),
@@ -136,6 +148,11 @@ impl Metrics {
              most bytes, and all others together",
             self.stored_bytes.clone(),
         );
+    }
+
+    /// Sets the time until which every change of a run is anchored. `sink`: name of the sink that has the anchor.
+    pub fn set_anchored_until(&self, sink: &'static str, time: Timestamp) {
+        self.anchored_until.get_or_create(&SinkLabel { sink }).set(time.as_second());
     }
 
     /// Counts an effect that was performed.

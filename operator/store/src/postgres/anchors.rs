@@ -46,7 +46,7 @@ const REQUEST_AGAIN: &str = "UPDATE runs SET anchored_audit_seq = NULL \
          SELECT id FROM runs \
          WHERE id > $2 AND NOT has_moved \
            AND NOT EXISTS (SELECT FROM anchor_leaves WHERE run = runs.id AND anchor >= $1) \
-         ORDER BY id LIMIT $3 \
+         ORDER BY id LIMIT $3 FOR NO KEY UPDATE \
      ) RETURNING id";
 
 const REQUEST_FROM: &str = "UPDATE store SET anchors_from = greatest(anchors_from, $1)";

@@ -2,6 +2,7 @@
 
 -- The audit and the anchors are append-only: nobody updates or deletes a row, not even the owner of the table. (An
 -- owner can drop a trigger; docs/reference/audit.md says what detects that.)
+--
 -- The start of an audit may be deleted once an anchor names where it ended, and the first anchors once a later one
 -- announces it: by the owner of the table, and through `ds_prune_audit_v1` and `ds_prune_anchors_v1` only.
 CREATE FUNCTION ds_refuse_unless_pruned_v1() RETURNS trigger
