@@ -110,8 +110,10 @@ async fn check(
     }
     let copied = anchors.count();
     let mut reading = store.begin_read().await.context("starting to read")?;
-    let checked = check_store_and_anchors(&mut *reading, &anchors, &mut |problem| print_line!("{problem}"));
-    let (summary, proven) = checked.await.context("reading the store")?;
+    let (summary, proven) =
+        check_store_and_anchors(&mut *reading, &anchors, &mut |problem| print_line!("{problem}"))
+            .await
+            .context("reading the store")?;
     problems += summary.problems;
     print_line!(
         "{} runs, {} audit rows, {} boundaries, {} calls, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",

@@ -28,7 +28,7 @@ pub enum AnchorSink {
     /// Nowhere.
     None,
     /// A stream, such as standard output.
-    Stream(Box<dyn Write + Send>),
+    Stream(Box<dyn Write + Send + Sync>),
     /// A file of its own.
     File(PathBuf),
     /// A ConfigMap.

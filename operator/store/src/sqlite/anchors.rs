@@ -10,7 +10,7 @@ use dalsegno_model::{BoundaryId, RunId};
 
 /// Runs that have changed since they were anchored. Reads an index that contains only these.
 const CHANGED: &str = "SELECT id AS run, audit_seq, audit_hash, head_turn, head_boundary, head_epoch, head_hash \
-     FROM runs WHERE has_moved = 1 AND id > ? ORDER BY id LIMIT ?";
+     FROM runs INDEXED BY runs_to_anchor WHERE has_moved = 1 AND id > ? ORDER BY id LIMIT ?";
 
 /// Inserts an anchor if there is none with its number. `ON CONFLICT` cannot be used, because a trigger rejects the
 /// conflict.

@@ -12,6 +12,7 @@ mod pg;
 #[path = "../support/proxy.rs"]
 mod proxy;
 
+mod anchors;
 mod busy;
 mod grants;
 mod hashes;
