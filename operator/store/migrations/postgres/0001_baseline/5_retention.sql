@@ -344,8 +344,8 @@ BEGIN
     SELECT max(seq) INTO last_
     FROM (
         SELECT seq, sum(leaves) OVER (ORDER BY seq) - leaves AS before
-        FROM (SELECT seq, leaves FROM anchors WHERE seq < _below ORDER BY seq LIMIT 1000) AS first
-    ) AS some
+        FROM (SELECT seq, leaves FROM anchors WHERE seq < _below ORDER BY seq LIMIT 1000) AS page
+    ) AS counted
     WHERE before < 20000;
     PERFORM set_config('dalsegno.prunes', 'yes', true);
     DELETE FROM anchor_leaves WHERE anchor <= last_;
