@@ -47,7 +47,8 @@ chart() {
     # installation.
     local value
     for value in postgres.role=app postgres.migrationSecret.name=owner postgres.caSecret.name=ca \
-        persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14; do
+        persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14 \
+        anchors.sink=file anchors.sink=log; do
         ! "$helm" template dalsegno charts/dalsegno --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done
     # With PostgreSQL the chart must encrypt what workers write, unless encryption is disabled explicitly.
