@@ -19,6 +19,10 @@ const KEEP_FROM: &str = "SELECT anchors_from FROM store";
 const CHANGED_RUNS: &str = "SELECT id AS run, audit_seq, audit_hash, head_turn, head_boundary, head_epoch, head_hash \
      FROM runs WHERE has_moved AND id > $1 ORDER BY id LIMIT $2";
 
+/// The server's statistics do not know how few runs have moved: they may be from a moment when all had. Without this it
+/// may read all runs.
+const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off";
+
 /// Of two processes that add the same anchor number at once, one adds it; the other gets no row.
 const INSERT_ANCHOR: &str = "WITH inserted AS ( \
          INSERT INTO anchors (seq, parent_hash, root, leaves, public_key, line) VALUES ($1, $2, $3, $4, $5, $6) \
@@ -58,11 +62,19 @@ impl Postgres {
     /// one, and the anchor made from this result is refused. `keep_from` is read before the runs: those that were
     /// marked for it are then among them.
     pub(super) async fn do_heads_to_anchor(&self, after: RunId) -> DbResult<HeadsToAnchor> {
-        let last = self.pool.optional(sqlx::query(LAST_ANCHOR)).await?;
-        let last = last.as_ref().map(anchor_row).transpose()?;
-        let keep_from = self.pool.one(sqlx::query(KEEP_FROM)).await?.try_get("anchors_from")?;
-        let query = sqlx::query(CHANGED_RUNS).bind(after).bind(i64::from(LEAVES_PER_ANCHOR));
-        let changed = self.pool.all(query).await?;
+        let reading = async {
+            let (mut transaction, _) = self.pool.begin(BY_INDEX).await?;
+            let last = transaction.all(sqlx::query(LAST_ANCHOR)).await?;
+            let keep_from = transaction.all(sqlx::query(KEEP_FROM)).await?;
+            let query = sqlx::query(CHANGED_RUNS).bind(after).bind(i64::from(LEAVES_PER_ANCHOR));
+            let changed = transaction.all(query).await?;
+            transaction.commit().await?;
+            Ok((last, keep_from, changed))
+        };
+        let (last, keep_from, changed) = self.pool.with_timeout(reading).await?;
+        let last = last.first().map(anchor_row).transpose()?;
+        let missing = || DbError::Corrupt("the store has no row".into());
+        let keep_from = keep_from.first().ok_or_else(missing)?.try_get("anchors_from")?;
         let heads = changed.iter().map(anchored_head).collect::<DbResult<_>>()?;
         Ok(HeadsToAnchor::new(last, keep_from, after, heads))
     }
