@@ -5,7 +5,9 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
+use crate::stored_rows::PAGE_ROWS;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead, HeadsToAnchor, LEAVES_PER_ANCHOR, NewAnchor};
+use dalsegno_model::read_transaction::{LeafKey, RunLeafKey};
 use dalsegno_model::{BoundaryId, RunId};
 
 /// Runs that have changed since they were anchored. Reads an index that contains only these.
@@ -33,6 +35,11 @@ const LAST_TO_PRUNE: &str = "SELECT max(seq) FROM ( \
          SELECT seq, sum(leaves) OVER (ORDER BY seq) - leaves AS before \
          FROM (SELECT seq, leaves FROM anchors WHERE seq < ? ORDER BY seq LIMIT 1000) \
      ) WHERE before < 20000";
+
+const LEAVES: &str = "SELECT * FROM anchor_leaves WHERE (anchor, run) > (?, ?) ORDER BY anchor, run LIMIT ?";
+
+const LEAVES_BY_RUN: &str = "SELECT * FROM anchor_leaves WHERE (run, anchor) > (?, ?) AND run <= ? \
+     ORDER BY run, anchor LIMIT ?";
 
 /// Returns the last anchor, and the heads of runs that have changed since they were anchored.
 pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection, after: RunId) -> DbResult<HeadsToAnchor> {
@@ -95,8 +102,38 @@ pub(super) async fn prune(conn: &mut SqliteConnection, below: i64) -> DbResult<u
     Ok(deleted.rows_affected())
 }
 
+/// Anchors with a number higher than `after`.
+pub(super) async fn read(conn: &mut SqliteConnection, after: i64) -> DbResult<Vec<AnchorRow>> {
+    let query = sqlx::query("SELECT * FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
+    let rows = query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
+    rows.iter().map(anchor_row).collect()
+}
+
+/// Leaves in the order of anchor and run.
+pub(super) async fn leaves(
+    conn: &mut SqliteConnection,
+    after: LeafKey,
+) -> DbResult<Vec<(i64, AnchoredHead)>> {
+    let query = sqlx::query(LEAVES).bind(after.anchor).bind(after.run).bind(PAGE_ROWS);
+    query.fetch_all(conn).await?.iter().map(leaf).collect()
+}
+
+/// Leaves in the order of run and anchor.
+pub(super) async fn leaves_by_run(
+    conn: &mut SqliteConnection,
+    after: RunLeafKey,
+    to: RunId,
+) -> DbResult<Vec<(i64, AnchoredHead)>> {
+    let query = sqlx::query(LEAVES_BY_RUN).bind(after.run).bind(after.anchor).bind(to).bind(PAGE_ROWS);
+    query.fetch_all(conn).await?.iter().map(leaf).collect()
+}
+
+fn leaf(row: &SqliteRow) -> DbResult<(i64, AnchoredHead)> {
+    Ok((row.try_get("anchor")?, anchored_head(row)?))
+}
+
 /// A row of `anchors`.
-pub(super) fn anchor_row(row: &SqliteRow) -> DbResult<AnchorRow> {
+fn anchor_row(row: &SqliteRow) -> DbResult<AnchorRow> {
     let Hash(public_key) = row.try_get("public_key")?;
     Ok(AnchorRow {
         seq: row.try_get("seq")?,
@@ -109,7 +146,7 @@ pub(super) fn anchor_row(row: &SqliteRow) -> DbResult<AnchorRow> {
 }
 
 /// A leaf, from a row of `anchor_leaves`, or from the run's own row.
-pub(super) fn anchored_head(row: &SqliteRow) -> DbResult<AnchoredHead> {
+fn anchored_head(row: &SqliteRow) -> DbResult<AnchoredHead> {
     let columns = (
         row.try_get("head_turn")?,
         row.try_get::<Option<BoundaryColumn>, _>("head_boundary")?,

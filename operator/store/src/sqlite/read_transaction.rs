@@ -6,13 +6,12 @@ use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::anchors::{anchor_row, anchored_head};
-use super::branch;
 use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use super::writer::{BoxFuture, Durability, Writer};
+use super::{anchors, branch};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
@@ -55,11 +54,6 @@ const BOUNDARIES: &str = concat!(
              NULL AS document, NULL AS snapshot_digest FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < ? ORDER BY run, turn, boundary, epoch"
 );
-
-const LEAVES: &str = "SELECT * FROM anchor_leaves WHERE (anchor, run) > (?, ?) ORDER BY anchor, run LIMIT ?";
-
-const LEAVES_BY_RUN: &str = "SELECT * FROM anchor_leaves WHERE (run, anchor) > (?, ?) AND run <= ? \
-     ORDER BY run, anchor LIMIT ?";
 
 /// Calls of the run `?1`, and a condition on where the page begins.
 macro_rules! calls_page {
@@ -174,16 +168,17 @@ impl ReadTransaction for SqliteReadTransaction {
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
-        self.read("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
+        self.read("reading the anchors", move |conn, _| Box::pin(anchors::read(conn, after))).await
     }
 
     async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>> {
-        self.read("reading the leaves of anchors", move |conn, _| Box::pin(leaves(conn, after))).await
+        self.read("reading the leaves of anchors", move |conn, _| Box::pin(anchors::leaves(conn, after)))
+            .await
     }
 
     async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
         let operation = "reading the leaves of anchors";
-        self.read(operation, move |conn, _| Box::pin(leaves_by_run(conn, after, to))).await
+        self.read(operation, move |conn, _| Box::pin(anchors::leaves_by_run(conn, after, to))).await
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
@@ -259,30 +254,6 @@ async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> DbRes
     let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
-}
-
-async fn anchors(conn: &mut SqliteConnection, after: i64) -> DbResult<Vec<AnchorRow>> {
-    let query = sqlx::query("SELECT * FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
-    let rows = query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
-    rows.iter().map(anchor_row).collect()
-}
-
-async fn leaves(conn: &mut SqliteConnection, after: LeafKey) -> DbResult<Vec<(i64, AnchoredHead)>> {
-    let query = sqlx::query(LEAVES).bind(after.anchor).bind(after.run).bind(PAGE_ROWS);
-    query.fetch_all(conn).await?.iter().map(leaf).collect()
-}
-
-async fn leaves_by_run(
-    conn: &mut SqliteConnection,
-    after: RunLeafKey,
-    to: RunId,
-) -> DbResult<Vec<(i64, AnchoredHead)>> {
-    let query = sqlx::query(LEAVES_BY_RUN).bind(after.run).bind(after.anchor).bind(to).bind(PAGE_ROWS);
-    query.fetch_all(conn).await?.iter().map(leaf).collect()
-}
-
-fn leaf(row: &SqliteRow) -> DbResult<(i64, AnchoredHead)> {
-    Ok((row.try_get("anchor")?, anchored_head(row)?))
 }
 
 async fn boundaries(

@@ -6,9 +6,9 @@ use dalsegno_store::grant;
 use dalsegno_store::postgres::Postgres;
 use std::sync::Arc;
 
-use crate::anchors::anchor;
 use crate::bundles::signer;
 use crate::context::{TestContext, recorded, result_place, rewind_to};
+use crate::stored_anchors::anchor;
 use crate::stores::{batch, used};
 use crate::{Engine, on_both_databases};
 
