@@ -327,6 +327,7 @@ mod tests {
         metrics.count_lookup("found");
         metrics.set_stored_bytes(vec![NamespaceUsage { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.set_active_runs(1);
+        metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
         let text = rendered(&metrics);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         let mut registered: Vec<_> = types

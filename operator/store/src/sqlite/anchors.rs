@@ -24,7 +24,9 @@ const PUT_LEAF: &str = "INSERT INTO anchor_leaves \
      VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
 
 /// A run that has moved since it was read stays marked.
-const RESET: &str = "UPDATE runs SET has_moved = 0 WHERE id = ? AND audit_seq = ? AND head_hash IS ?";
+const RESET: &str = "UPDATE runs SET has_moved = 0 FROM anchor_leaves AS leaf \
+     WHERE leaf.anchor = ? AND runs.id = leaf.run \
+       AND runs.audit_seq = leaf.audit_seq AND runs.head_hash IS leaf.head_hash";
 
 const REQUEST_AGAIN: &str = "UPDATE runs SET has_moved = 1 \
      WHERE has_moved = 0 \
@@ -67,7 +69,6 @@ pub(super) async fn put(conn: &mut SqliteConnection, anchor: NewAnchor) -> DbRes
         return Ok(false);
     }
     for AnchoredHead { run, audit_seq, audit_hash, head } in heads {
-        let head_hash = head.map(|(_, hash)| Hash(hash));
         sqlx::query(PUT_LEAF)
             .bind(row.seq)
             .bind(run)
@@ -76,11 +77,11 @@ pub(super) async fn put(conn: &mut SqliteConnection, anchor: NewAnchor) -> DbRes
             .bind(head.map(|(at, _)| at.turn))
             .bind(head.map(|(at, _)| BoundaryColumn(at.boundary)))
             .bind(head.map(|(at, _)| at.epoch))
-            .bind(head_hash)
+            .bind(head.map(|(_, hash)| Hash(hash)))
             .execute(&mut *conn)
             .await?;
-        sqlx::query(RESET).bind(run).bind(audit_seq).bind(head_hash).execute(&mut *conn).await?;
     }
+    sqlx::query(RESET).bind(row.seq).execute(conn).await?;
     Ok(true)
 }
 
