@@ -32,7 +32,7 @@ pub enum AnchorSink {
     /// A file of its own.
     File(PathBuf),
     /// A ConfigMap.
-    ConfigMap(Api<ConfigMap>),
+    ConfigMap(Box<Api<ConfigMap>>),
 }
 
 impl AnchorSink {
@@ -42,7 +42,8 @@ impl AnchorSink {
             (AnchorSinkKind::Stdout, _) => Self::Stream(Box::new(std::io::stdout())),
             (AnchorSinkKind::File, Some(path)) => Self::File(path.clone()),
             (AnchorSinkKind::ConfigMap, _) => {
-                Self::ConfigMap(Api::namespaced(with_timeout(client, REQUEST_TIMEOUT), &args.namespace))
+                let client = with_timeout(client, REQUEST_TIMEOUT);
+                Self::ConfigMap(Box::new(Api::namespaced(client, &args.namespace)))
             }
             (AnchorSinkKind::None | AnchorSinkKind::File, _) => Self::None,
         }

@@ -195,7 +195,8 @@ fn config_map_sink(config_map: &Arc<Mutex<Value>>) -> AnchorSink {
         let response = config_map_server(config_map.clone(), request);
         async { Ok::<_, std::convert::Infallible>(response.await) }
     });
-    AnchorSink::ConfigMap(Api::namespaced(Client::new(service, "dalsegno-system"), "dalsegno-system"))
+    let client = Client::new(service, "dalsegno-system");
+    AnchorSink::ConfigMap(Box::new(Api::namespaced(client, "dalsegno-system")))
 }
 
 #[tokio::test]
