@@ -33,10 +33,10 @@ use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
 use crate::metrics::Metrics;
+use crate::tasks::anchor_sink::AnchorSink;
+use crate::tasks::anchors::Anchoring;
 use crate::tasks::watches::{enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods};
-use crate::tasks::{
-    anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_counts, run_with_tasks,
-};
+use crate::tasks::{cache_cleanup, capacity, deadline_poll, leader, retention, run_counts, run_with_tasks};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -117,7 +117,13 @@ impl Manager {
         let Some(filled) = stop.run_until_cancelled(filled).await else { return Ok(()) };
         filled?;
         tasks.spawn(deadline_poll::run(ctx.clone(), stop.clone()));
-        tasks.spawn(anchors::run(ctx.store.clone(), args.anchor_every, signing_key, stop.clone()));
+        let anchoring = Anchoring::new(
+            ctx.store.clone(),
+            signing_key,
+            AnchorSink::new(&args, ctx.client.clone()),
+            ctx.metrics.clone(),
+        );
+        tasks.spawn(anchoring.run(args.anchor_every, stop.clone()));
         tasks.spawn(capacity::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
         tasks.spawn(retention::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
 

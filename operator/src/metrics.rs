@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dalsegno_model::NamespaceUsage;
+use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -33,6 +34,7 @@ pub struct Metrics {
     damage: Family<PlaceLabel, Counter>,
     active_runs: Gauge,
     watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
+    anchored_until: Family<SinkLabel, Gauge>,
     expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
@@ -77,6 +79,11 @@ struct KindLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WatchLabel {
     kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SinkLabel {
+    sink: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -139,6 +146,11 @@ impl Metrics {
             self.watch_age.clone(),
         );
         registry.register(
+            "anchored_until_timestamp_seconds",
+            "Every change of a run before this Unix time is anchored, and the sink has the anchor",
+            self.anchored_until.clone(),
+        );
+        registry.register(
             "expired_runs",
             "Runs past their retention whose payloads were dropped",
             self.expired_runs.clone(),
@@ -155,6 +167,11 @@ impl Metrics {
              most bytes, and all others together",
             self.stored_bytes.clone(),
         );
+    }
+
+    /// Sets the time until which every change of a run is anchored. `sink`: name of the sink that has the anchor.
+    pub fn set_anchored_until(&self, sink: &'static str, time: Timestamp) {
+        self.anchored_until.get_or_create(&SinkLabel { sink }).set(time.as_second());
     }
 
     /// Counts an effect that was performed.
@@ -338,6 +355,7 @@ pub mod tests {
         let state = StateLabel { summary: "Held".into(), reason: "RecoveryLoop".into() };
         metrics.runs.set_runs([(state, 1)].into());
         metrics.runs.observe_fence(Duration::from_millis(5));
+        metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
         let text = rendered(&metrics);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         let mut registered: Vec<_> = types

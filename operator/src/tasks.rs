@@ -1,5 +1,6 @@
 //! Background tasks of the operator that leads.
 
+pub mod anchor_sink;
 pub mod anchors;
 pub mod cache_cleanup;
 pub mod capacity;

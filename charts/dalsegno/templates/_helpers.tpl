@@ -229,6 +229,22 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* The volume of the sink of anchors, if it is a file: mount, volume. */}}
+{{- define "dalsegno.anchors.mount" -}}
+{{- if eq .Values.anchors.sink "file" }}
+- name: anchors
+  mountPath: /var/lib/dalsegno-anchors
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.anchors.volume" -}}
+{{- if eq .Values.anchors.sink "file" }}
+- name: anchors
+  persistentVolumeClaim:
+    claimName: {{ required "anchors.sink=file needs anchors.file.existingClaim: the claim that keeps the anchors" .Values.anchors.file.existingClaim }}
+{{- end }}
+{{- end }}
+
 {{/* The CA of the PostgreSQL server: environment, mount, volume. SSL_CERT_FILE replaces the public CAs; PGSSLROOTCERT would add to them. */}}
 {{- define "dalsegno.ca.env" -}}
 {{- with .Values.postgres.caSecret }}
@@ -275,7 +291,13 @@ readinessProbe:
 - name: DALSEGNO_GATEWAY_URL
   value: {{ include "dalsegno.gatewayURL" . }}
 - name: DALSEGNO_ANCHOR_EVERY
-  value: {{ .Values.operator.anchorEvery | quote }}
+  value: {{ .Values.anchors.every | quote }}
+- name: DALSEGNO_ANCHOR_SINK
+  value: {{ .Values.anchors.sink }}
+{{- if eq .Values.anchors.sink "file" }}
+- name: DALSEGNO_ANCHOR_FILE
+  value: /var/lib/dalsegno-anchors/anchors.jsonl
+{{- end }}
 - name: DALSEGNO_LEADER_ELECTION
   value: {{ include "dalsegno.leaderElection" . | default "false" | quote }}
 {{- with .Values.watchNamespaces }}

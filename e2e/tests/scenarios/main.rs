@@ -1,5 +1,6 @@
 //! Tests that run in parallel on one cluster. Each has its own namespace and does not disturb the pods of others.
 
+mod anchors;
 mod api_writes;
 mod authors;
 mod blocked_starts;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{duration, run_name};
+use super::values::{AnchorSinkKind, duration, run_name};
 
 /// The key that signs bundles and anchors.
 #[derive(Clone, Debug, Args)]
@@ -46,10 +46,16 @@ pub struct OperatorArgs {
     /// Number of runs that are reconciled at the same time.
     #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16)]
     pub concurrency: u16,
-    /// Interval between anchors. An anchor is the signed heads of all runs that changed: it is stored, and printed on
-    /// standard output for `audit verify`.
+    /// Interval between anchors. An anchor is a signed line of at most 300 bytes that proves where all changed runs are.
+    /// It is stored, and given to the sink for `audit verify`.
     #[arg(long, env = "DALSEGNO_ANCHOR_EVERY", default_value = "60s", value_name = "DURATION", value_parser = duration)]
     pub anchor_every: Duration,
+    /// Where each anchor is kept besides the store, so that nobody who can write to the store can change it.
+    #[arg(long, env = "DALSEGNO_ANCHOR_SINK", default_value = "none", value_name = "SINK")]
+    pub anchor_sink: AnchorSinkKind,
+    /// File of the sink `file`: each anchor is appended to it.
+    #[arg(long, env = "DALSEGNO_ANCHOR_FILE", value_name = "FILE", required_if_eq("anchor_sink", "file"))]
+    pub anchor_file: Option<PathBuf>,
     /// For tests of this program: abort once at a step of a recovery, given as before:EFFECT or after:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,

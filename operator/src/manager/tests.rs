@@ -9,6 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::AnchorSinkKind;
 use crate::mutex::lock;
 use crate::tasks::leader::LEASE;
 use crate::test_context::lease_response;
@@ -62,6 +63,8 @@ where
         pod_name: "dalsegno".into(),
         concurrency: 1,
         anchor_every: Duration::from_secs(60),
+        anchor_sink: AnchorSinkKind::None,
+        anchor_file: None,
         crash_at: None,
     };
     let manager = Manager {

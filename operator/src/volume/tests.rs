@@ -46,6 +46,8 @@ async fn a_change_of_the_level_is_an_event_on_the_own_pod() {
     let args = OperatorArgs {
         gateway_url: String::new(),
         watch_namespaces: Vec::new(),
+        anchor_sink: crate::config::AnchorSinkKind::None,
+        anchor_file: None,
         leader_election: false,
         namespace: "system".into(),
         pod_name: "dalsegno-0".into(),

@@ -21,7 +21,7 @@ impl Failure {
         match (fault, fault.code()) {
             (_, Some(code)) => Self::of_code(&code),
             (DbError::Unusable(_), None) => Self::Statement,
-            (DbError::Corrupt(_) | DbError::Gone(_), None) => Self::Server,
+            (DbError::Corrupt(_) | DbError::Gone(_) | DbError::Full(_), None) => Self::Server,
             (DbError::Database(_), None) => Self::Connection,
         }
     }

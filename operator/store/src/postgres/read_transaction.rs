@@ -7,6 +7,7 @@ use sqlx::query::Query;
 use tokio::sync::Mutex;
 
 use super::Postgres;
+use super::anchors::{anchor_row, anchored_head};
 use super::audit::audit_row;
 use super::branch::encoded_boundary;
 use super::pool::with_timeout;
@@ -23,9 +24,10 @@ use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::records::is_digest_of;
 use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
-    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall,
-    StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
+    StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 
@@ -60,6 +62,12 @@ const BOUNDARIES: &str = concat!(
      FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch"
 );
+
+const LEAVES: &str =
+    "SELECT * FROM anchor_leaves WHERE (anchor, run) > ($1, $2) ORDER BY anchor, run LIMIT $3";
+
+const LEAVES_BY_RUN: &str = "SELECT * FROM anchor_leaves WHERE (run, anchor) > ($1, $2) AND run <= $3 \
+     ORDER BY run, anchor LIMIT $4";
 
 /// A page of calls of the run `$1`. `$after`: a condition that excludes the earlier pages.
 macro_rules! calls_sql {
@@ -201,12 +209,21 @@ impl ReadTransaction for PgReadTransaction {
         snapshot_writer::check_all(&SnapshotStore { executor: &*self, keys: &self.keys }, run).await
     }
 
-    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
-        let query = sqlx::query("SELECT seq, line FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
-        let read = |row: &PgRow| Ok((row.try_get("seq")?, row.try_get("line")?));
-        self.list(query.bind(after).bind(PAGE_ROWS), read)
+    async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
+        let query = sqlx::query("SELECT * FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
+        self.list(query.bind(after).bind(PAGE_ROWS), anchor_row)
             .await
             .map_err(|fault| fault.with_context("reading the anchors"))
+    }
+
+    async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>> {
+        let query = sqlx::query(LEAVES).bind(after.anchor).bind(after.run).bind(PAGE_ROWS);
+        self.list(query, leaf).await.map_err(|fault| fault.with_context("reading the leaves of anchors"))
+    }
+
+    async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
+        let query = sqlx::query(LEAVES_BY_RUN).bind(after.run).bind(after.anchor).bind(to).bind(PAGE_ROWS);
+        self.list(query, leaf).await.map_err(|fault| fault.with_context("reading the leaves of anchors"))
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
@@ -232,6 +249,10 @@ impl ReadTransaction for PgReadTransaction {
         let page = self.list_with_cipher(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, stored_record).await;
         page.map_err(|fault| fault.with_context("reading the records"))
     }
+}
+
+fn leaf(row: &PgRow) -> DbResult<(i64, AnchoredHead)> {
+    Ok((row.try_get("anchor")?, anchored_head(row)?))
 }
 
 fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {

@@ -6,13 +6,13 @@ use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::active_reads::ActiveRead;
-use super::branch;
 use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use super::write_op::BoxFuture;
 use super::writer::{Durability, Writer};
+use super::{anchors, branch};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
@@ -22,9 +22,10 @@ use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::records::is_digest_of;
 use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
-    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall,
-    StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
+    StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, BoundaryId, Error, ReadTransaction, Result, RunId};
 
@@ -163,8 +164,18 @@ impl ReadTransaction for SqliteReadTransaction {
         snapshot_writer::check_all(&self.snapshot_store(), run).await
     }
 
-    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
-        self.read("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
+    async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
+        self.read("reading the anchors", move |conn, _| Box::pin(anchors::read(conn, after))).await
+    }
+
+    async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>> {
+        self.read("reading the leaves of anchors", move |conn, _| Box::pin(anchors::leaves(conn, after)))
+            .await
+    }
+
+    async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
+        let operation = "reading the leaves of anchors";
+        self.read(operation, move |conn, _| Box::pin(anchors::leaves_by_run(conn, after, to))).await
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
@@ -240,11 +251,6 @@ async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> DbRes
     let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
-}
-
-async fn anchors(conn: &mut SqliteConnection, after: i64) -> DbResult<Vec<(i64, String)>> {
-    let query = sqlx::query_as("SELECT seq, line FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
-    Ok(query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
 async fn boundaries(

@@ -13,6 +13,7 @@ mod pg;
 mod proxy;
 
 mod abandoned;
+mod anchors;
 mod busy;
 mod grants;
 mod hashes;

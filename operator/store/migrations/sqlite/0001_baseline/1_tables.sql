@@ -356,20 +356,6 @@ CREATE TABLE signing_key (
     created_at INTEGER NOT NULL
 ) STRICT;
 
--- Anchors: signed and chained statements of where runs were. Append-only.
-CREATE TABLE anchors (
-    seq  INTEGER NOT NULL PRIMARY KEY,
-    hash BLOB    NOT NULL,
-    line TEXT    NOT NULL
-) STRICT;
-
--- What the last anchor that names a run says of it. A run that differs from it is due for the next anchor.
-CREATE TABLE anchored (
-    run       BLOB    NOT NULL PRIMARY KEY,
-    audit_seq INTEGER NOT NULL,
-    head_hash BLOB
-) STRICT;
-
 -- The data key of a run, wrapped by a key that the store never holds. A deleted key leaves its row, so that no new key
 -- is made: what was sealed under it can never be read again.
 CREATE TABLE data_keys (
@@ -393,3 +379,47 @@ CREATE INDEX runs_live ON runs (id) WHERE lifecycle = 'live';
 CREATE INDEX runs_finished ON runs (changed_at) WHERE lifecycle = 'finished';
 -- For the stored bytes of namespaces. The other runs have none.
 CREATE INDEX runs_with_payloads ON runs (id) WHERE NOT emptied;
+
+-- Anchors: signed and chained statements of where runs were. Append-only; `audit prune` deletes the first of them.
+-- `line` is what is signed and kept outside of the store.
+CREATE TABLE anchors (
+    seq         INTEGER NOT NULL PRIMARY KEY,
+    parent_hash BLOB    NOT NULL,
+    root        BLOB    NOT NULL,
+    leaves      INTEGER NOT NULL,
+    public_key  BLOB    NOT NULL,
+    line        TEXT    NOT NULL
+) STRICT;
+
+-- The leaves of each anchor: where the runs were that had moved. Append-only.
+CREATE TABLE anchor_leaves (
+    anchor        INTEGER NOT NULL,
+    run           BLOB    NOT NULL,
+    audit_seq     INTEGER NOT NULL,
+    audit_hash    BLOB    NOT NULL,
+    head_turn     INTEGER,
+    head_boundary INTEGER,
+    head_epoch    INTEGER,
+    head_hash     BLOB,
+    PRIMARY KEY (anchor, run)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX anchor_leaves_by_run ON anchor_leaves (run, anchor);
+
+-- The first anchor that the store shall keep, as `audit prune` requested it.
+ALTER TABLE store ADD COLUMN anchors_from INTEGER NOT NULL DEFAULT 1;
+
+-- Below which number anchors may be deleted. The row exists only while they are pruned.
+CREATE TABLE anchor_prunes (
+    below INTEGER NOT NULL PRIMARY KEY
+) STRICT;
+
+-- Whether a run has moved since an anchor named it. The trigger sets it, so no statement can forget it; putting the
+-- anchor resets it. A statement that does not change it does not write its index.
+ALTER TABLE runs ADD COLUMN has_moved INTEGER NOT NULL DEFAULT 1;
+
+CREATE INDEX runs_to_anchor ON runs (id) WHERE has_moved = 1;
+
+CREATE TRIGGER runs_move AFTER UPDATE OF audit_seq, head_hash ON runs
+WHEN NEW.has_moved = 0 AND (NEW.audit_seq IS NOT OLD.audit_seq OR NEW.head_hash IS NOT OLD.head_hash)
+BEGIN UPDATE runs SET has_moved = 1 WHERE id = NEW.id; END;
