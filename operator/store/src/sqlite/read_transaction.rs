@@ -5,13 +5,12 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::active_reads::ActiveRead;
+use super::active_reads::{ActiveRead, BoxFuture};
 use super::branch;
 use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use super::write_op::BoxFuture;
 use super::writer::{Durability, Writer};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
