@@ -2,6 +2,7 @@
 //! can be ended from outside, and it ends when its caller is dropped.
 
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -9,8 +10,10 @@ use std::time::{Duration, Instant};
 use sqlx::{Sqlite as Db, SqliteConnection, SqlitePool, Transaction};
 use tokio::sync::Mutex;
 
-use super::write_op::BoxFuture;
 use crate::db_error::{DbError, DbResult};
+
+/// A future that borrows a connection.
+pub(super) type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;
 
 /// Instructions of SQLite between two looks at whether a read is to end; they take some microseconds.
 const INSTRUCTIONS: i32 = 1_000;

@@ -2,27 +2,22 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
-use super::active_reads::{ActiveRead, ActiveReads, watch_wal};
+use super::active_reads::{ActiveRead, ActiveReads, BoxFuture, watch_wal};
 use super::clock::Clock;
 use super::disk::{Disk, Room};
 use super::lock::Lock;
 use super::serving::Serving;
-use super::volume::{self, Volume, wal_path};
-use super::write_op::BoxFuture;
+use super::volume::{self, TIMEOUT, Volume, wal_path};
 use super::writer::{Durability, Writer};
 use super::{heartbeats, read, schema, wal_rewrite};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use dalsegno_model::{Error, Result};
-
-/// Limit of one operation. Each takes far less on a disk that works.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connections for single queries.
 const READERS: u32 = 4;

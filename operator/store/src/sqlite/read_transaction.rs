@@ -5,12 +5,11 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::active_reads::ActiveRead;
+use super::active_reads::{ActiveRead, BoxFuture};
 use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use super::write_op::BoxFuture;
 use super::writer::{Durability, Writer};
 use super::{anchors, branch};
 use crate::compaction::is_dropped;

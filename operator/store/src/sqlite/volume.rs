@@ -17,12 +17,14 @@ use rustix::fs::statvfs;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::active_reads::{ActiveReads, SHORT_READ, SHORTEST_READ};
-use super::database::TIMEOUT;
 use super::disk::{Disk, DiskLevel, DiskStatus};
 use super::disk_limits::{DiskLimits, ReserveStep, Space};
 use super::reserve::Reserve;
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::Error;
+
+/// Limit of one operation. Each takes far less on a disk that works.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause between two attempts to truncate the log: each stops all writes for up to [`TRUNCATE_WAIT`].
 const TRUNCATE_PAUSE: Duration = Duration::from_millis(250);

@@ -1,17 +1,13 @@
 //! The operations of the writer.
 
-use std::pin::Pin;
-
 use sqlx::SqliteConnection;
 use tokio::sync::oneshot;
 
+use super::active_reads::BoxFuture;
 use super::boundary::PreparedCommit;
 use super::commit;
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::Committed;
-
-/// A future that borrows a connection.
-pub(super) type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;
 
 /// An operation of the writer, whatever the type of its result.
 pub(super) trait WriteOp: Send {

@@ -20,12 +20,13 @@ use std::time::Duration;
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
+use super::active_reads::BoxFuture;
 use super::boundary::PreparedCommit;
 use super::clock::Clock;
 use super::commit;
 use super::disk_fault::DiskFault;
 use super::serving::Serving;
-use super::write_op::{BoxFuture, ClosureOp, CommitOp, WriteOp};
+use super::write_op::{ClosureOp, CommitOp, WriteOp};
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::Committed;
 

@@ -208,3 +208,25 @@ async fn on_a_volume_that_other_files_filled_runs_can_end_and_turns_are_accepted
     print_line("recovered");
     fill(&folder);
 }
+
+/// As a command line that is started beside the server.
+#[tokio::test]
+async fn a_read_of_another_process_of_the_store_ends_by_itself() {
+    const THIS: &str = "volume::a_read_of_another_process_of_the_store_ends_by_itself";
+    let Some(folder) = child::folder() else {
+        let Some(printed) = on_a_small_volume(THIS, 1).await else { return };
+        assert!(printed.contains("ended"), "{printed}");
+        return;
+    };
+    let store = Sqlite::open(&database(&folder)).await.unwrap();
+    let worker = child::worker(&folder);
+    let other = Sqlite::open_read_only(&database(&folder)).await.unwrap();
+    let mut reading = other.begin_read().await.unwrap();
+    reading.runs(None).await.unwrap();
+    let (refused, _) = commit_until_refused(&store, &worker).await;
+    retry(&store, &refused).await;
+    let why = reading.runs(None).await.unwrap_err();
+    assert!(matches!(why, Error::Unavailable { .. }), "{why:?}");
+    commit_turns(&store, &worker, 20).await;
+    print_line("ended");
+}
