@@ -47,6 +47,10 @@ pub const ANNOTATION_TURN: &str = "dalsegno.dev/turn";
 /// Pod annotation: the revision that the pod is pinned to. Absent if the pod uses the current template.
 pub const ANNOTATION_PINNED: &str = "dalsegno.dev/pinned";
 
+/// Pod annotation: until when the pod excludes a node on which earlier attempts failed, in RFC 3339. Absent if it
+/// excludes none.
+pub const ANNOTATION_AVOIDS_UNTIL: &str = "dalsegno.dev/avoids-until";
+
 /// Value of [`crate::AgentRunStatus::agent`] for a run with an inline `agent`.
 pub const INLINE_AGENT: &str = "<inline>";
 

@@ -1,6 +1,6 @@
 //! What the operator observed of a run at one moment.
 
-use dalsegno_crds::{Agent, AgentRun, Reason, RunDefaults, names};
+use dalsegno_crds::{Agent, AgentRun, RunDefaults, names};
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, PriorRun, RunRecord};
 use jiff::Timestamp;
@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
 
 use crate::pod;
+use crate::pod_create_error::PodCreateError;
 use crate::version::Templates;
 
 /// What the operator observed of a run. The operator fills it in, and [`Observed::apply`] updates it with the results
@@ -23,6 +24,8 @@ pub struct Observed {
     pub pods: Vec<ObservedPod>,
     /// The node of the current attempt, if the attempt has one.
     pub node: Option<ObservedNode>,
+    /// Number of nodes that are Ready.
+    pub ready_nodes: usize,
     /// The stored templates that were read.
     pub templates: Templates,
     /// The result of the last verification of the head.
@@ -109,32 +112,6 @@ impl ObservedHead {
     /// Whether the result is valid for this row.
     pub fn is_of(&self, row: &RunRecord) -> bool {
         (self.epoch, self.reset_generation) == (row.epoch, row.observed_reset_generation)
-    }
-}
-
-/// The API server did not create a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodCreateError {
-    /// HTTP status code.
-    pub code: u16,
-    /// Message of the API server.
-    pub message: String,
-    /// Number of consecutive errors for this attempt.
-    pub times: u32,
-    /// Time of the last error, by the operator's clock.
-    pub at: Timestamp,
-    /// Hash of the template of the rejected pod. If the current template has another hash, the error is outdated.
-    pub revision: String,
-}
-
-impl PodCreateError {
-    /// The reason, if the API server rejects the pod because of its namespace and not because of the pod itself.
-    pub fn namespace_reason(code: u16, message: &str) -> Option<Reason> {
-        match code {
-            403 if message.contains("exceeded quota") => Some(Reason::QuotaExceeded),
-            403 if message.contains("because it is being terminated") => Some(Reason::NamespaceTerminating),
-            _ => None,
-        }
     }
 }
 

@@ -5,8 +5,8 @@ use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::observed::PodCreateError;
 use crate::pod;
+use crate::pod_create_error::PodCreateError;
 use crate::recovery::{Hold, recovery_reason};
 use crate::text::reason_and_message;
 
@@ -49,14 +49,19 @@ impl RunStage {
         }
     }
 
-    /// The stage of an attempt whose pod the API server did not create.
-    pub(crate) fn of_create_error(error: &PodCreateError) -> Self {
+    /// The stage of an attempt whose pod the API server did not create. A run that is held for it stays held until a pod is
+    /// created: a new operator does not know how often the API server has refused.
+    pub(crate) fn of_create_error(error: &PodCreateError, old: Option<&AgentRunStatus>) -> Self {
         let message = error.message.clone();
         if let Some(reason) = PodCreateError::namespace_reason(error.code, &message) {
             return Self::Starting(reason, message);
         }
         match error.code {
             400 | 422 => Self::Held(Hold::new(Reason::TemplateInvalid, message)),
+            _ if error.is_persistent() || old.is_some_and(is_held_as_refused) => {
+                let retry_at = Some(error.retry_at());
+                Self::Held(Hold { retry_at, ..Hold::new(Reason::PodRefused, message) })
+            }
             _ => Self::Starting(Reason::PodRefused, message),
         }
     }
@@ -102,6 +107,10 @@ impl RunStage {
             }
         }
     }
+}
+
+fn is_held_as_refused(old: &AgentRunStatus) -> bool {
+    (old.summary, old.reason) == (Some(Summary::Held), Some(Reason::PodRefused))
 }
 
 /// How a finished run ended, as `summary` and `reason`.

@@ -1,19 +1,20 @@
 //! Builds the pod of an attempt.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
-use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, Cause, InputSource, names};
+use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, InputSource, names};
 use dalsegno_model::{RunId, RunRecord};
 use dalsegno_protocol::{AUDIENCE, env};
 use k8s_openapi::api::core::v1::{
-    Affinity, ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar,
-    KeyToPath, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, Pod,
-    PreferredSchedulingTerm, ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume,
+    ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar, KeyToPath,
+    ObjectFieldSelector, Pod, ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume,
     VolumeMount, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::avoided_nodes;
+use crate::observed::Observed;
 use crate::pod;
 use crate::revision::Document;
 use crate::version::ChosenTemplate;
@@ -72,8 +73,9 @@ pub fn build_pod(
     run: &AgentRun,
     row: &RunRecord,
     template: &ChosenTemplate,
-    gateway_url: &str,
+    observed: &Observed,
 ) -> Result<Pod, TemplateError> {
+    let gateway_url = &observed.gateway_url;
     let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
     let params = PodParams { run, id: row.id, attempt: row.attempt.number, turn, position, gateway_url };
     let ChosenTemplate { document, pinned } = template;
@@ -82,7 +84,7 @@ pub fn build_pod(
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(names::ANNOTATION_PINNED.to_owned(), document.hash());
     }
-    avoid_lost_nodes(&mut pod.spec.get_or_insert_default().affinity, row);
+    avoided_nodes::apply(&mut pod, row, observed);
     Ok(pod)
 }
 
@@ -250,35 +252,5 @@ fn annotation_file() -> DownwardAPIVolumeFile {
             ..ObjectFieldSelector::default()
         }),
         ..DownwardAPIVolumeFile::default()
-    }
-}
-
-/// Prefers other nodes than those that the latest attempts were lost on. The scheduler learns of a dead node later than
-/// the operator.
-fn avoid_lost_nodes(affinity: &mut Option<Affinity>, row: &RunRecord) {
-    let lost_by = |cause: Cause| matches!(cause, Cause::NodeLost | Cause::Silent);
-    let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(end.cause)));
-    let lost: BTreeSet<String> = just_lost.filter_map(|it| it.node.clone()).collect();
-    if lost.is_empty() {
-        return;
-    }
-    let node: &mut NodeAffinity = affinity.get_or_insert_default().node_affinity.get_or_insert_default();
-    node.preferred_during_scheduling_ignored_during_execution.get_or_insert_default().push(
-        PreferredSchedulingTerm {
-            weight: 100,
-            preference: NodeSelectorTerm {
-                match_expressions: None,
-                match_fields: Some(lost.into_iter().map(not_on_node).collect()),
-            },
-        },
-    );
-}
-
-/// Excludes one node. Kubernetes allows only one name in a requirement on `metadata.name`.
-fn not_on_node(node: String) -> NodeSelectorRequirement {
-    NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
-        operator: "NotIn".to_owned(),
-        values: Some(vec![node]),
     }
 }

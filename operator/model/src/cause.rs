@@ -47,6 +47,8 @@ string_enum! {
         ProgressDeadline,
         /// The worker did not attach within `startDeadlineSeconds`.
         StartDeadline,
+        /// No other node than one that failed could run the pod.
+        NoOtherNode,
         /// The image cannot be pulled.
         ImageUnavailable,
         /// The pulled image has another version than the checkpoint, and the policy does not allow it.

@@ -145,4 +145,6 @@ fn error_policy(run: Arc<RawRun>, error: &Error, ctx: Arc<Context>) -> Action {
 }
 
 #[cfg(test)]
+mod conflict_tests;
+#[cfg(test)]
 mod tests;

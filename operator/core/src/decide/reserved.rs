@@ -13,6 +13,7 @@ use crate::orphaned_pods;
 use crate::pod::{self, annotation};
 use crate::recovery::{self, Hold};
 use crate::run_stage::RunStage;
+use crate::temporary_holds;
 use crate::version::{self, Choice, ChosenTemplate};
 use crate::worker;
 
@@ -30,15 +31,15 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     };
     if let Some(hold) = recovery::find_hold(row, settings, &worker::input_text(run)) {
-        return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold(hold) };
+        return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold_or_wait(row, hold) };
     }
     let template = match version::choose_template(row, agent, settings.on_mismatch, &observed.templates) {
         Choice::Use(template) => template,
         Choice::NeedsTemplate(revision) => return Plan::act(Effect::ReadTemplate(revision)),
         Choice::Blocked(mismatch) => return Plan::hold(Hold::new(Reason::VersionBlocked, mismatch)),
     };
-    if let Some(hold) = recovery::find_start_hold(row, template.pinned) {
-        return Plan::hold(hold);
+    if let Some(hold) = temporary_holds::find_start_hold(row, settings, template.pinned) {
+        return Plan::hold_or_wait(row, hold);
     }
     if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
         return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));
@@ -60,11 +61,12 @@ fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
     }
     let revision = template.document.hash();
     if let Some(error) = observed.pod_create_error.as_ref().filter(|it| it.revision == revision)
-        && let Some(left) = recovery::create_retry_delay(error, now)
+        && error.retry_at() > now
     {
-        return Plan::wait(RunStage::of_create_error(error)).requeue_when_left(left);
+        let stage = RunStage::of_create_error(error, run.status.as_ref());
+        return Plan::wait(stage).requeue_when_left(error.retry_at().duration_since(now));
     }
-    match worker::build_pod(run, row, template, &observed.gateway_url) {
+    match worker::build_pod(run, row, template, observed) {
         Ok(pod) => Plan::act(Effect::CreateWorker {
             run: row.id,
             attempt: row.attempt.number,

@@ -4,7 +4,7 @@ mod strategies;
 mod values;
 
 use dalsegno_core::settings::Settings;
-use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, worker};
+use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, temporary_holds, worker};
 use dalsegno_crds::Summary;
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, RunRecord};
@@ -43,7 +43,7 @@ proptest! {
             prop_assert_eq!(row.attempt.state, AttemptState::Reserved);
             prop_assert!(row.finish.is_none() && row.cancel.is_none());
             prop_assert_eq!(recovery::find_hold(row, &settings, &worker::input_text(&given.run)), None);
-            prop_assert_eq!(recovery::find_start_hold(row, false), None);
+            prop_assert_eq!(temporary_holds::find_start_hold(row, &settings, false), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
             let name = worker::pod_name(&row.name, row.attempt.number);
             prop_assert!(own_pods(&given).all(|it| it.name() != name), "its pod exists");

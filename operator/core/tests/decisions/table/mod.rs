@@ -1,5 +1,6 @@
 //! Tables of cases, by topic.
 
+mod avoided_nodes;
 mod backoff;
 mod cancel;
 mod corruption;
@@ -13,6 +14,7 @@ mod pod_ends;
 mod reserved;
 mod starting;
 mod status;
+mod temporary_holds;
 mod versions;
 mod worker_pod;
 

@@ -1,11 +1,11 @@
 //! The pod of an attempt.
 
 use dalsegno_core::{Effect, worker};
-use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, Cause, names};
+use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, names};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Given, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, run};
+use crate::fixtures::{Given, RUN, UID, case, check_all, digest, image_by_digest, run};
 
 /// The pod that the decision creates.
 fn created(given: &Given) -> (Pod, Value) {
@@ -150,27 +150,6 @@ fn the_worker_is_the_container_named_agent_or_the_only_one() {
     let (pod, _) =
         created(&run().agent(json!({ "spec": { "containers": [{ "name": "solo", "image": "s" }] } })));
     assert_eq!(env(&pod, 0).len(), 5);
-}
-
-#[test]
-fn only_the_nodes_that_were_just_lost_are_avoided() {
-    let avoided = |given: &Given| {
-        let (_, json) = created(given);
-        let terms =
-            &json["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
-        let fields = terms[0]["preference"]["matchFields"].as_array().cloned().unwrap_or_default();
-        fields.iter().map(|it| it["values"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
-    let missed_heartbeat = crashed(2, Cause::Silent).on("n4").ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(missed_heartbeat)), ["n4"]);
-    let evicted = disrupted(2, Cause::Evicted).on("n3").ago(900);
-    assert!(
-        avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(),
-        "an eviction happened since the node was lost"
-    );
 }
 
 #[test]
