@@ -144,15 +144,9 @@ impl WorkerRuntime for Context {
 impl Context {
     /// Records that the API server refused a pod, and how often in a row for this template.
     fn record_refusal(&self, uid: String, status: &Status, revision: String) -> PodCreateError {
+        let refusal = PodCreateError::first(status.code, &status.message, revision, Timestamp::now());
         let mut refusals = lock(&self.refusals);
-        let before = refusals.get(&uid).filter(|it| it.revision == revision).map_or(0, |it| it.times);
-        let refusal = PodCreateError {
-            code: status.code,
-            message: status.message.clone(),
-            times: before + 1,
-            at: Timestamp::now(),
-            revision,
-        };
+        let refusal = refusal.after(refusals.get(&uid));
         refusals.insert(uid, refusal.clone());
         refusal
     }

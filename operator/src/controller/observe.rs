@@ -35,6 +35,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         agent,
         pods,
         node,
+        ready_nodes: ctx.nodes.ready_count(),
         templates: Templates::new(),
         head: lock(&ctx.heads).get(&uid).cloned(),
         pod_create_error: lock(&ctx.refusals).get(&uid).cloned(),

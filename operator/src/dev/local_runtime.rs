@@ -96,6 +96,7 @@ impl WorkerRuntime for LocalRuntime {
             agent: self.agent()?,
             pods,
             node: Some(ObservedNode { ready: true, since: self.serving_since }),
+            ready_nodes: 1,
             templates: Templates::new(),
             head: None,
             pod_create_error: None,

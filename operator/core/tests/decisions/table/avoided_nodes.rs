@@ -39,14 +39,6 @@ fn lost(number: i32, node: &str) -> PastAttempt {
 
 #[test]
 fn only_the_nodes_that_were_just_lost_are_avoided() {
-    let avoided = |given: &Given| {
-        let (_, json) = created(given);
-        let terms =
-            &json["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
-        let fields = terms[0]["preference"]["matchFields"].as_array().cloned().unwrap_or_default();
-        fields.iter().map(|it| it["values"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
     assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
     assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
     let missed_heartbeat = crashed(2, Cause::Silent).on("n4").ago(900);
@@ -133,7 +125,7 @@ fn a_pod_that_excludes_a_node_waits_for_another_node_only_until_the_exclusion_en
             expect_status(Summary::Held, Reason::CannotStart),
         ),
     ]);
-    let (_, json) = ((), created(&failed_twice(Cause::PodFailed, 400)));
+    let json = created(&failed_twice(Cause::PodFailed, 400));
     let until = json["metadata"]["annotations"]["dalsegno.dev/avoids-until"].as_str();
     assert_eq!(until, Some(ago(-200).to_string().as_str()));
 }

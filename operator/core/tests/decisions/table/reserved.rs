@@ -7,7 +7,7 @@ use dalsegno_model::Class;
 use serde_json::json;
 
 use crate::fixtures::{
-    Case, Expect, Given, case, check_all, crashed, disrupted, expect_effect, expect_end, expect_status,
+    Case, Expect, Given, ago, case, check_all, crashed, disrupted, expect_effect, expect_end, expect_status,
     image_by_digest, pod, run,
 };
 
