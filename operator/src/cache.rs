@@ -5,4 +5,5 @@ pub mod api_health;
 pub mod invalid_objects;
 pub mod nodes;
 pub mod pods;
+pub mod quotas;
 pub mod raw_object;

@@ -25,14 +25,16 @@ use crate::cache::api_health::ApiHealth;
 use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::PodCache;
+use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::config::OperatorArgs;
-use crate::controller::agent_runs::RunController;
 use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
+use crate::controller::run_controller::RunController;
+use crate::controller::write_conflicts::WriteConflicts;
 use crate::metrics::Metrics;
-use crate::tasks::watches::{api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods};
+use crate::tasks::watches::{api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods, watch_quotas};
 use crate::tasks::{anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_with_tasks};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
@@ -97,6 +99,7 @@ impl Manager {
         tasks.spawn(watch_pods(ctx.clone(), api_of(&ctx.client, &args), pods_listed));
         let (nodes_listed, wait_for_nodes) = oneshot::channel();
         tasks.spawn(watch_nodes(ctx.clone(), nodes_listed));
+        tasks.spawn(watch_quotas(ctx.clone(), api_of(&ctx.client, &args)));
         let probing = ctx.clone();
         tasks.spawn(async move { probing.api.probe(&probing.client).await });
         let api = api_of(&ctx.client, &args);
@@ -158,9 +161,11 @@ impl Manager {
             invalid_objects: InvalidObjects::default(),
             api: ApiHealth::default(),
             refusals: HashMap::new().into(),
+            quotas: QuotaCache::default(),
             heads: HashMap::new().into(),
             state_reads: self.state_reads,
             failures: HashMap::new().into(),
+            write_conflicts: WriteConflicts::default(),
             queue,
             reporter: Reporter {
                 controller: names::FIELD_MANAGER.into(),

@@ -237,6 +237,8 @@ readinessProbe:
   value: {{ include "dalsegno.gatewayURL" . }}
 - name: DALSEGNO_ANCHOR_EVERY
   value: {{ .Values.operator.anchorEvery | quote }}
+- name: DALSEGNO_CONCURRENCY
+  value: {{ .Values.operator.concurrency | quote }}
 - name: DALSEGNO_LEADER_ELECTION
   value: {{ include "dalsegno.postgres" . | default "false" | quote }}
 - name: DALSEGNO_NAMESPACE

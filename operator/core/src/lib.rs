@@ -56,4 +56,4 @@ pub use decision::{Decision, Effect, EventLevel, EventSpec};
 pub use observed::{
     EffectResult, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod, ObservedStore,
 };
-pub use pod_create_error::PodCreateError;
+pub use pod_create_error::{NamespaceQuota, PodCreateError};

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
 
 use crate::pod;
-use crate::pod_create_error::PodCreateError;
+use crate::pod_create_error::{NamespaceQuota, PodCreateError};
 use crate::version::Templates;
 
 /// What the operator observed of a run. The operator fills it in, and [`Observed::apply`] updates it with the results
@@ -32,6 +32,8 @@ pub struct Observed {
     pub head: Option<ObservedHead>,
     /// The API server's last error when the current attempt's pod was created.
     pub pod_create_error: Option<PodCreateError>,
+    /// The quota that the run's namespace exceeds, while no try is due.
+    pub quota: Option<NamespaceQuota>,
     /// Whether a pod of another owner has the name of the current attempt's pod.
     pub name_taken: bool,
     /// Base URL of the gateway for workers, without a slash at the end.
@@ -132,6 +134,8 @@ pub enum EffectResult {
     NameTaken,
     /// The API server did not create the pod.
     PodNotCreated(PodCreateError),
+    /// The quota of the run's namespace has no room for the pod.
+    QuotaExceeded(NamespaceQuota),
 }
 
 impl Observed {
@@ -161,6 +165,7 @@ impl Observed {
                 self.templates.insert(revision, document);
             }
             EffectResult::Head(head) => self.head = Some(head),
+            EffectResult::QuotaExceeded(quota) => self.quota = Some(quota),
             EffectResult::NameTaken => self.name_taken = true,
             EffectResult::PodNotCreated(error) => self.pod_create_error = Some(error),
         }

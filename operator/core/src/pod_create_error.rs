@@ -66,6 +66,17 @@ impl PodCreateError {
     }
 }
 
+/// The quota of a namespace has no room for a pod. One run of the namespace tries again, and the others wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceQuota {
+    /// Message of the API server.
+    pub message: String,
+    /// When the next try is due, by the operator's clock.
+    pub retry_at: Timestamp,
+    /// Whether this run tries next.
+    pub is_next: bool,
+}
+
 fn without_digits(text: &str) -> impl Iterator<Item = char> {
     text.chars().filter(|it| !it.is_ascii_digit())
 }

@@ -66,6 +66,16 @@ impl<K: Resource + DeserializeOwned> RawObject<K> {
 }
 
 impl<K> RawObject<K> {
+    /// Parses a part of the status. `None` if there is no status, or the part cannot be parsed.
+    pub fn status<T: DeserializeOwned>(&self) -> Option<T> {
+        #[derive(Deserialize)]
+        struct OnlyStatus<T> {
+            status: Option<T>,
+        }
+        let parsed: OnlyStatus<T> = serde_json::from_str(&self.rest).ok()?;
+        parsed.status
+    }
+
     /// Drops the two fields that may be too deep and are not needed: the managed fields, and the output of a worker.
     fn from_fields(mut fields: RawFields) -> serde_json::Result<Self> {
         fields.status = fields.status.map(|it| limit_depth(it, &["result", "output"]));

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 
 use super::context::Context;
 use super::error::{Error, Result};
-use crate::cache::pods::Owner;
+use crate::cache::pods::{Owner, RunKey};
 use crate::cache::raw_object::RawDefinition;
 use crate::mutex::lock;
 
@@ -24,6 +24,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         _ => None,
     };
     let agent = observe_agent(ctx, run).await?;
+    let key = RunKey { namespace: run.namespace().unwrap_or_default(), name: run.name_any() };
     let mut pods = ctx.pods.of(&Owner::of(run));
     let mut node = None;
     if let Some(row) = row {
@@ -39,6 +40,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         templates: Templates::new(),
         head: lock(&ctx.heads).get(&uid).cloned(),
         pod_create_error: lock(&ctx.refusals).get(&uid).cloned(),
+        quota: ctx.quotas.wait(&key, Timestamp::now()),
         name_taken: false,
         gateway_url: ctx.gateway_url.clone(),
     })

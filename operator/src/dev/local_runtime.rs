@@ -100,6 +100,7 @@ impl WorkerRuntime for LocalRuntime {
             templates: Templates::new(),
             head: None,
             pod_create_error: None,
+            quota: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),
         })

@@ -66,6 +66,11 @@ fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
         let stage = RunStage::of_create_error(error, run.status.as_ref());
         return Plan::wait(stage).requeue_when_left(error.retry_at().duration_since(now));
     }
+    if let Some(quota) = observed.quota.as_ref().filter(|it| it.retry_at > now) {
+        let plan = Plan::wait(RunStage::Starting(Reason::QuotaExceeded, quota.message.clone()));
+        let left = quota.retry_at.duration_since(now);
+        return if quota.is_next { plan.requeue_when_left(left) } else { plan };
+    }
     match worker::build_pod(run, row, template, observed) {
         Ok(pod) => Plan::act(Effect::CreateWorker {
             run: row.id,

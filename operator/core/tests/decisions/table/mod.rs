@@ -31,6 +31,7 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
         cancel::cases(),
         reserved::cases(),
         holds::cases(),
+        avoided_nodes::cases(),
     ];
     let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
     // The store sets these causes.
