@@ -34,7 +34,9 @@ use crate::controller::failpoint::Failpoint;
 use crate::controller::run_controller::RunController;
 use crate::controller::write_conflicts::WriteConflicts;
 use crate::metrics::Metrics;
-use crate::tasks::watches::{api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods, watch_quotas};
+use crate::tasks::watches::{
+    api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods, watch_quotas,
+};
 use crate::tasks::{anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_with_tasks};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.

@@ -218,8 +218,7 @@ fn jitter(row: &RunRecord) -> u32 {
 /// The past attempts since the last granted budget, the latest first. An attempt that only waited for another node says
 /// nothing about the run.
 pub(crate) fn counted_attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
-    let is_counted =
-        |it: &&Attempt| it.number > row.reset_attempt && !ended_by(it, Cause::NoOtherNode);
+    let is_counted = |it: &&Attempt| it.number > row.reset_attempt && !ended_by(it, Cause::NoOtherNode);
     row.past.iter().filter(is_counted)
 }
 

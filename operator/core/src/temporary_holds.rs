@@ -72,6 +72,7 @@ fn retry_time(row: &RunRecord, settings: &Settings, beyond: usize) -> Option<Tim
     let doublings = u32::try_from(beyond).unwrap_or(u32::MAX).min(16);
     let pause = first.checked_mul(1 << doublings).unwrap_or(longest).min(longest);
     let ended = row.past.first()?.ended_at?;
-    let at = ended.checked_add(jittered(row, pause)).ok()?.max(next_attempt_time(row, settings).unwrap_or(ended));
+    let at =
+        ended.checked_add(jittered(row, pause)).ok()?.max(next_attempt_time(row, settings).unwrap_or(ended));
     (at > row.now).then_some(at)
 }

@@ -11,12 +11,12 @@ use std::marker::PhantomData;
 
 use dalsegno_crds::{AgentDefinition, AgentRun};
 use dalsegno_protocol::nesting::deeper_than;
-use kube::api::ObjectMeta;
 use kube::Resource;
+use kube::api::ObjectMeta;
 use serde::de::{DeserializeOwned, Error as _};
-use serde::{ser, Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::value::{to_raw_value, RawValue};
-use serde_json::{json, Value};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
 
 /// Deepest object that is parsed, in levels. Managed fields nest a few levels deeper than the fields they describe, and
 /// serde_json parses at most 127 levels.

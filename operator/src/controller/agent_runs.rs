@@ -40,7 +40,7 @@ pub(super) async fn reconcile_run(run: Arc<RawRun>, ctx: Arc<Context>) -> Durati
 /// Reconciles a run, or cleans up after it if it is being deleted. An invalid object is reported and stops no other.
 ///
 /// It always ends, since requests to the API server ([`crate::kube_client`]) and calls of the store have timeouts.
-async fn reconcile_with_finalizer(run: Arc<RawRun>, ctx: Arc<Context>) -> Result<Duration> {
+pub(super) async fn reconcile_with_finalizer(run: Arc<RawRun>, ctx: Arc<Context>) -> Result<Duration> {
     let parsed = run.parse();
     if let Err(error) = &parsed
         && run.meta().deletion_timestamp.is_none()

@@ -100,8 +100,7 @@ impl FairQueue {
     fn has_slot(&self, namespace: &str, lane: Lane) -> bool {
         let of_namespace = self.working.keys().filter(|it| it.namespace == namespace).count();
         let refused = self.working.values().filter(|it| it.lane == Lane::Refused).count();
-        of_namespace < self.slots.div_ceil(2)
-            && (lane != Lane::Refused || refused < self.slots.div_ceil(4))
+        of_namespace < self.slots.div_ceil(2) && (lane != Lane::Refused || refused < self.slots.div_ceil(4))
     }
 }
 
@@ -139,7 +138,7 @@ mod tests {
             ("a", "first", Lane::FirstStart, 0),
             ("b", "second", Lane::FirstStart, 1),
             ("c", "early", Lane::Recovery, 10),
-            ("d", "late", Lane::Recovery, 31),
+            ("d", "late", Lane::Recovery, 32),
         ]);
         assert_eq!(names(&mut queue), ["early", "first", "second", "late"]);
     }

@@ -86,8 +86,7 @@ impl WorkerRuntime for Context {
                 if PodCreateError::namespace_reason(status.code, &status.message)
                     == Some(Reason::QuotaExceeded) =>
             {
-                let error =
-                    PodCreateError::first(status.code, &status.message, revision, Timestamp::now());
+                let error = PodCreateError::first(status.code, &status.message, revision, Timestamp::now());
                 self.quotas.refused(&key, &error);
                 self.quota_exceeded(&key)
             }

@@ -44,7 +44,8 @@ where
     /// before the cache is filled.
     pub async fn run(self, ctx: Arc<Context>, stop: impl Future<Output = ()> + Send + 'static) {
         let Self { runs, queue, cache, concurrency } = self;
-        let changed = runs.filter_map(|it| future::ready(it.ok().map(|run| key_of(&ObjectRef::from_obj(&run)))));
+        let changed =
+            runs.filter_map(|it| future::ready(it.ok().map(|run| key_of(&ObjectRef::from_obj(&run)))));
         let mut woken = pin!(stream::select(changed, queue.map(|it| key_of(&it))));
         let mut stop = pin!(stop);
         let waiting = cache.clone();

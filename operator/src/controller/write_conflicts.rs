@@ -55,9 +55,8 @@ impl WriteConflicts {
         let meta = run.meta();
         let all = lock(&self.0);
         let rejected = meta.uid.as_deref().and_then(|uid| all.get(uid));
-        rejected.is_some_and(|it| {
-            it.resource_version == meta.resource_version && it.retry_at > Instant::now()
-        })
+        rejected
+            .is_some_and(|it| it.resource_version == meta.resource_version && it.retry_at > Instant::now())
     }
 
     /// Forgets the rejections of this AgentRun.

@@ -96,7 +96,9 @@ impl ConditionsBuilder<'_> {
     fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
         match stage {
             RunStage::Running => self.set(ConditionType::WorkerReady, true, Reason::Attached, ""),
-            RunStage::Starting(reason, message) if has_varying_message(*reason) && self.is_same_attempt(row) => {
+            RunStage::Starting(reason, message)
+                if has_varying_message(*reason) && self.is_same_attempt(row) =>
+            {
                 self.set_once(ConditionType::WorkerReady, false, *reason, message);
             }
             RunStage::Starting(reason, message) => {
@@ -207,7 +209,8 @@ impl ConditionsBuilder<'_> {
 
     fn held(&mut self, hold: &Hold) {
         let what = text::keep_start(&hold.message, text::CONDITION_MESSAGE_BYTES / 2);
-        let next = hold.retry_at.map_or_else(String::new, |at| format!(" The next try is at {}.", time(at).0));
+        let next =
+            hold.retry_at.map_or_else(String::new, |at| format!(" The next try is at {}.", time(at).0));
         let message = format!("{}.{next} {}", what.trim_end_matches('.'), hold.reason.remediation());
         self.set(ConditionType::Held, true, hold.reason, &message);
         self.set(ConditionType::Ready, false, Reason::Held, &message);

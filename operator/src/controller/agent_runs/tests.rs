@@ -4,7 +4,9 @@ use axum::http::Method;
 use dalsegno_crds::{ConditionType, OperatingMode, Reason, Summary, find_condition};
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Lifecycle, LookUp, RunRecord};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use dalsegno_crds::AgentRun;

@@ -4,7 +4,9 @@ mod strategies;
 mod values;
 
 use dalsegno_core::settings::Settings;
-use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, temporary_holds, worker};
+use dalsegno_core::{
+    Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, temporary_holds, worker,
+};
 use dalsegno_crds::Summary;
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, RunRecord};

@@ -6,7 +6,8 @@ use dalsegno_model::Class;
 use serde_json::{Value, json};
 
 use crate::fixtures::{
-    Case, Given, PastAttempt, ago, case, check_all, crashed, disrupted, expect_end, expect_status, neutral, pod, run,
+    Case, Given, PastAttempt, ago, case, check_all, crashed, disrupted, expect_end, expect_status, neutral,
+    pod, run,
 };
 
 /// The pod that the decision creates.
@@ -74,7 +75,11 @@ fn a_node_whose_fault_it_may_be_is_avoided_after_one_failure_and_excluded_after_
         assert_eq!(excluded(&twice), [["n1"]], "{cause}");
     }
     let evicted = failed_twice(Cause::Evicted, 400);
-    assert_eq!((avoided(&evicted), excluded(&evicted)), (vec![], vec![]), "an eviction is not the node's fault");
+    assert_eq!(
+        (avoided(&evicted), excluded(&evicted)),
+        (vec![], vec![]),
+        "an eviction is not the node's fault"
+    );
 }
 
 #[test]

@@ -154,10 +154,12 @@ fn rejections() -> Vec<Case> {
         ),
         case(
             "a hold for refusals is not forgotten by a new operator",
-            run()
-                .pod_rejected(403, "violates PodSecurity", 8, 0)
-                .status_written()
-                .pod_rejected(403, "violates PodSecurity", 1, 0),
+            run().pod_rejected(403, "violates PodSecurity", 8, 0).status_written().pod_rejected(
+                403,
+                "violates PodSecurity",
+                1,
+                0,
+            ),
             expect_status(Summary::Held, Reason::PodRefused).requeue_after(2),
         ),
         case(

@@ -83,7 +83,8 @@ fn alternating_messages_of_one_failed_pull_do_not_change_the_status() {
 
 #[test]
 fn repeated_tries_for_the_same_reason_do_not_change_the_status() {
-    let first = run().created(1).no_node_yet().pod(pod(1).unscheduled("0/2 nodes are available")).status_written();
+    let first =
+        run().created(1).no_node_yet().pod(pod(1).unscheduled("0/2 nodes are available")).status_written();
     let mut second = first.clone();
     second.seen.pods = vec![pod(1).unscheduled("0/3 nodes are available: 3 Insufficient cpu").0];
     assert_eq!(second.decide().status, first.decide().status, "the scheduler counts other nodes");

@@ -13,9 +13,10 @@ use crate::fixtures::{
 /// So many attempts in a row did not attach. The last one ended this many seconds ago.
 fn never_attached(attempts: i32, seconds_ago: i64) -> Given {
     let given = run().reserved(attempts + 1);
-    (1..=attempts).rev().take(11).fold(given, |given, number| {
-        given.after(neutral(number, Cause::ImageUnavailable).ago(seconds_ago))
-    })
+    (1..=attempts)
+        .rev()
+        .take(11)
+        .fold(given, |given, number| given.after(neutral(number, Cause::ImageUnavailable).ago(seconds_ago)))
 }
 
 /// So many disruptions in a row without progress, one in this many seconds. The last one ended 5 s ago.
@@ -72,8 +73,17 @@ fn a_hold_whose_cause_may_end_without_a_person_ends_by_itself() {
         ),
         case(
             "with onExhausted: Fail the run fails, however long ago the last disruption was",
-            run().reserved(4).disruptions(10, 10).after(disrupted(3, Cause::Evicted).ago(9_000)).recovery(fail),
-            expect_finish(4, Cause::Finished, dalsegno_model::RunOutcome::Failed, Reason::DisruptionsExhausted),
+            run()
+                .reserved(4)
+                .disruptions(10, 10)
+                .after(disrupted(3, Cause::Evicted).ago(9_000))
+                .recovery(fail),
+            expect_finish(
+                4,
+                Cause::Finished,
+                dalsegno_model::RunOutcome::Failed,
+                Reason::DisruptionsExhausted,
+            ),
         ),
         case(
             "a total that a person has set holds the run until a person raises it",
