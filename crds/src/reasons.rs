@@ -224,6 +224,10 @@ reasons! {
         "The next attempt waits for its backoff to end.",
         "Wait until status.recovery.nextAttemptTime. Progress resets the backoff."
     }
+    Queued {
+        "As many runs of the AgentDefinition run as its maxConcurrentRuns allows. The oldest waiting run starts first.",
+        "Wait, or raise maxConcurrentRuns. status.queuePosition shows the run's position."
+    }
     QuotaExceeded {
         "The pod would exceed the namespace's quota. The operator tries the same attempt again.",
         "Raise the quota or free some of it. The operator then creates the pod."

@@ -7,3 +7,4 @@ pub mod nodes;
 pub mod pods;
 pub mod quotas;
 pub mod raw_object;
+pub mod run_queues;

@@ -27,6 +27,7 @@ use crate::cache::nodes::NodeCache;
 use crate::cache::pods::PodCache;
 use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::run_queues::RunQueues;
 use crate::config::OperatorArgs;
 use crate::controller::context::Context;
 use crate::controller::definitions;
@@ -125,8 +126,14 @@ impl Manager {
         let (runs_cached, wait_for_cache) = oneshot::channel();
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
         let (runs_listed, wait_for_runs) = oneshot::channel();
+        let queues = ctx.clone();
         let changes = watcher(api_of::<RawRun>(&ctx.client, &args), watcher::Config::default())
             .default_backoff()
+            .inspect(move |event| {
+                if let Ok(event) = event {
+                    queues.run_queues.apply(event).iter().for_each(|run| queues.enqueue(run));
+                }
+            })
             .inspect(signal_when_listed(runs_listed))
             .modify(trim)
             .reflect(run_writer)
@@ -164,6 +171,7 @@ impl Manager {
             api: ApiHealth::default(),
             refusals: HashMap::new().into(),
             quotas: QuotaCache::default(),
+            run_queues: RunQueues::default(),
             heads: HashMap::new().into(),
             state_reads: self.state_reads,
             failures: HashMap::new().into(),

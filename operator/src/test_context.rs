@@ -67,6 +67,7 @@ impl TestContext {
             api: Default::default(),
             refusals: Default::default(),
             quotas: Default::default(),
+            run_queues: Default::default(),
             heads: Default::default(),
             state_reads: Default::default(),
             failures: Default::default(),

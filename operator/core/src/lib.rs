@@ -17,6 +17,7 @@
 //! | [`temporary_holds`] | which holds end by themselves, and when |
 //! | [`resync`] | when a run is looked at although nothing woke it |
 //! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
+//! | [`run_queue`] | which runs wait because their definition limits them |
 //! | `head_check` | what to do if the state at the head cannot be rebuilt |
 //! | [`version`] | which template the next attempt uses, and whether its image may resume the checkpoint |
 //! | [`revision`] | content-addressed templates of pods |
@@ -41,6 +42,7 @@ mod pod_end;
 pub mod recovery;
 pub mod resync;
 pub mod revision;
+pub mod run_queue;
 mod run_stage;
 pub mod settings;
 mod status;

@@ -34,6 +34,8 @@ pub struct Observed {
     pub pod_create_error: Option<PodCreateError>,
     /// The quota that the run's namespace exceeds, while no try is due.
     pub quota: Option<NamespaceQuota>,
+    /// Position of the run in the queue of its definition, from 1. `None`: it may start.
+    pub queue_position: Option<i32>,
     /// Whether a pod of another owner has the name of the current attempt's pod.
     pub name_taken: bool,
     /// Base URL of the gateway for workers, without a slash at the end.

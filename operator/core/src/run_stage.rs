@@ -17,6 +17,8 @@ pub(crate) enum RunStage {
     StoreUnavailable(String),
     /// A person must act.
     Held(Hold),
+    /// The run waits for its place among the runs of its definition. Holds its position, from 1.
+    Queued(i32),
     /// The next attempt waits until this time.
     BackingOff(Timestamp),
     /// The current attempt's worker has not attached. Holds why, as a reason and a message.
@@ -71,9 +73,12 @@ impl RunStage {
         match self {
             Self::OrphanedTerminal | Self::EffectsPending | Self::StartInProgress => true,
             Self::StoreUnavailable(_) => old.summary == Some(Summary::Held),
-            Self::Held(_) | Self::BackingOff(_) | Self::Starting(..) | Self::Running | Self::Terminal => {
-                false
-            }
+            Self::Held(_)
+            | Self::Queued(_)
+            | Self::BackingOff(_)
+            | Self::Starting(..)
+            | Self::Running
+            | Self::Terminal => false,
         }
     }
 
@@ -87,6 +92,7 @@ impl RunStage {
         match self {
             Self::Held(hold) => (Summary::Held, hold.reason),
             Self::StoreUnavailable(_) => (unchanged, Reason::StoreUnavailable),
+            Self::Queued(_) => (Summary::Pending, Reason::Queued),
             Self::BackingOff(_) => {
                 (Summary::BackingOff, row.and_then(recovery_reason).unwrap_or(Reason::BackingOff))
             }

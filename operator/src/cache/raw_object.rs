@@ -66,14 +66,9 @@ impl<K: Resource + DeserializeOwned> RawObject<K> {
 }
 
 impl<K> RawObject<K> {
-    /// Parses a part of the status. `None` if there is no status, or the part cannot be parsed.
-    pub fn status<T: DeserializeOwned>(&self) -> Option<T> {
-        #[derive(Deserialize)]
-        struct OnlyStatus<T> {
-            status: Option<T>,
-        }
-        let parsed: OnlyStatus<T> = serde_json::from_str(&self.rest).ok()?;
-        parsed.status
+    /// Parses only the fields of this type, without the metadata. `None` if they cannot be parsed.
+    pub fn part<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_str(&self.rest).ok()
     }
 
     /// Drops the two fields that may be too deep and are not needed: the managed fields, and the output of a worker.

@@ -23,6 +23,7 @@ use crate::cache::nodes::NodeCache;
 use crate::cache::pods::{Owner, PodCache, RunKey};
 use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::run_queues::RunQueues;
 use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
 use crate::mutex::lock;
@@ -52,6 +53,8 @@ pub struct Context {
     pub refusals: Mutex<HashMap<String, PodCreateError>>,
     /// Namespaces whose quota is exceeded.
     pub quotas: QuotaCache,
+    /// The runs of each definition, and which of them wait.
+    pub run_queues: RunQueues,
     /// Results of verifying heads, by UID of the AgentRun, until the attempt has a pod.
     pub heads: Mutex<HashMap<String, ObservedHead>>,
     /// Limits the memory of states that are read. In one process with a gateway, it is the gateway's.

@@ -176,17 +176,20 @@ impl Dispatcher {
         if meta.uid.as_ref().is_some_and(|uid| lock(&self.ctx.refusals).contains_key(uid)) {
             return Lane::Refused;
         }
-        match run.status::<Started>() {
-            Some(Started { start_time: Some(_) }) => Lane::Recovery,
-            _ => Lane::FirstStart,
-        }
+        let started = run.part::<Started>().and_then(|it| it.status?.start_time).is_some();
+        if started { Lane::Recovery } else { Lane::FirstStart }
     }
 }
 
-/// The part of a run's status that says whether it has had a worker.
+/// The part of a run that says whether it has had a worker.
+#[derive(Deserialize)]
+struct Started {
+    status: Option<StartTime>,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Started {
+struct StartTime {
     start_time: Option<String>,
 }
 

@@ -101,6 +101,7 @@ impl WorkerRuntime for LocalRuntime {
             head: None,
             pod_create_error: None,
             quota: None,
+            queue_position: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),
         })

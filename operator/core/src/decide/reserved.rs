@@ -1,7 +1,7 @@
 //! A reserved attempt: it has a number and no recorded pod.
 
 use dalsegno_crds::{Cause, Reason, names};
-use dalsegno_model::{Class, NextStep, PodRecord};
+use dalsegno_model::{Class, NextStep, PodRecord, RunRecord};
 
 use super::finish::{cancelled, failed};
 use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
@@ -44,12 +44,20 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
         return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));
     }
+    if let Some(position) = observed.queue_position.filter(|_| has_had_no_pod(row)) {
+        return Plan::wait(RunStage::Queued(position));
+    }
     match head_check::check(row, observed.head.as_ref(), settings.on_corrupt_checkpoint) {
         HeadCheck::Valid => create_pod(ctx, &template),
         HeadCheck::Unverified => Plan::act(Effect::VerifyHead(Box::new(row.clone()))),
         HeadCheck::Hold(hold) => Plan::hold(hold),
         HeadCheck::RewindTo(rewind) => Plan::act(Effect::Rewind(row.id, rewind)),
     }
+}
+
+/// Whether no attempt of the run has had a pod.
+fn has_had_no_pod(row: &RunRecord) -> bool {
+    row.head.is_none() && row.past.iter().all(|it| it.pod_uid.is_none())
 }
 
 fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {

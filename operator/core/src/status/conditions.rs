@@ -104,6 +104,9 @@ impl ConditionsBuilder<'_> {
             RunStage::Starting(reason, message) => {
                 self.set(ConditionType::WorkerReady, false, *reason, message)
             }
+            RunStage::Queued(position) => {
+                self.set(ConditionType::WorkerReady, false, Reason::Queued, &waits_in_queue(*position));
+            }
             RunStage::BackingOff(at) => {
                 self.set(ConditionType::WorkerReady, false, Reason::BackingOff, &waits_until(row, *at));
             }
@@ -195,6 +198,7 @@ impl ConditionsBuilder<'_> {
                 (why, describe_recovery(row, &format!("is starting: {message}")))
             }
             (RunStage::Starting(reason, message), _) => (*reason, message.clone()),
+            (RunStage::Queued(position), _) => (Reason::Queued, waits_in_queue(*position)),
             (RunStage::BackingOff(at), why) => (why.unwrap_or(Reason::BackingOff), waits_until(row, *at)),
             _ => (Reason::BackingOff, describe_last_end(row)),
         };
@@ -253,6 +257,10 @@ fn has_varying_message(reason: Reason) -> bool {
         reason,
         Reason::ImagePullFailed | Reason::Unschedulable | Reason::QuotaExceeded | Reason::PodRefused
     )
+}
+
+fn waits_in_queue(position: i32) -> String {
+    format!("{} runs of this AgentDefinition start before it", position.saturating_sub(1))
 }
 
 /// Describes the end of the last attempt, and when the next one starts.

@@ -12,6 +12,7 @@ mod finished;
 mod holds;
 mod pod_ends;
 mod reserved;
+mod run_queue;
 mod starting;
 mod status;
 mod temporary_holds;

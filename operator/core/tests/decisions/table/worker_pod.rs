@@ -183,7 +183,10 @@ fn the_pod_of_a_dry_run_equals_the_first_attempts_pod_except_for_its_names() {
     let given = run().declares("1.4");
     let (_, json) = created(&given);
     let agent = given.seen.agent().unwrap().clone();
-    let mut definition = AgentDefinition::new("agent", AgentDefinitionSpec { agent, defaults: None });
+    let mut definition = AgentDefinition::new(
+        "agent",
+        AgentDefinitionSpec { agent, max_concurrent_runs: None, defaults: None },
+    );
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
     let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();
