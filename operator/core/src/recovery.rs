@@ -4,7 +4,7 @@
 //!
 //! A hold is never stored. It is derived from the row's counters, its past attempts and calls, and the spec. So a
 //! raised limit, a settled call or a granted budget lifts it at once. A hold whose cause may end without a person
-//! ends by itself ([`crate::temporary_holds`]).
+//! ends by itself; `temporary_holds` finds those.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
 use dalsegno_model::{Attempt, Class, RunRecord};
@@ -12,7 +12,6 @@ use dalsegno_protocol::{Limits, Policy, nesting};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::settings::Settings;
-use crate::temporary_holds;
 
 /// Number of consecutive refused versions after which the run is held.
 const MAX_VERSION_REFUSALS: usize = 2;
@@ -47,7 +46,8 @@ impl Hold {
     }
 }
 
-/// Returns why the reserved attempt of this run must not get a pod. The first reason that applies is returned.
+/// Returns why the reserved attempt of this run must not get a pod until a person acts. The first reason that applies is
+/// returned.
 pub fn find_hold(row: &RunRecord, settings: &Settings, input: &str) -> Option<Hold> {
     input_too_large(input)
         .or_else(|| worker_fatal(row))
@@ -115,9 +115,7 @@ fn attempts_exhausted(row: &RunRecord, settings: &Settings) -> Option<Hold> {
 
 fn disruptions_exhausted(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let total = row.counters.disruptions.saturating_sub(row.counters.disruptions_base);
-    let Some(most) = settings.max_disruptions.filter(|most| total > *most) else {
-        return temporary_holds::find_disruption_hold(row, settings);
-    };
+    let most = settings.max_disruptions.filter(|most| total > *most)?;
     let message =
         format!("{total} disruption(s), and at most {most} are recovered; {}", describe_last_end(row));
     Some(Hold::new(Reason::DisruptionsExhausted, message))

@@ -38,7 +38,7 @@ pub fn find_start_hold(row: &RunRecord, settings: &Settings, pinned: bool) -> Op
 }
 
 /// Returns a hold if too many disruptions in a row made no progress.
-pub(crate) fn find_disruption_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
+pub fn find_disruption_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let in_a_row = row.counters.disruptions_without_progress;
     let limit = settings.max_disruptions_without_progress;
     let beyond = usize::try_from(in_a_row - limit.unwrap_or(MAX_DISRUPTIONS)).ok()?;

@@ -30,7 +30,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     let Some(agent) = observed.agent() else {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     };
-    if let Some(hold) = recovery::find_hold(row, settings, &worker::input_text(run)) {
+    let hold = recovery::find_hold(row, settings, &worker::input_text(run))
+        .or_else(|| temporary_holds::find_disruption_hold(row, settings));
+    if let Some(hold) = hold {
         return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold_or_wait(row, hold) };
     }
     let template = match version::choose_template(row, agent, settings.on_mismatch, &observed.templates) {

@@ -46,6 +46,7 @@ proptest! {
             prop_assert!(row.finish.is_none() && row.cancel.is_none());
             prop_assert_eq!(recovery::find_hold(row, &settings, &worker::input_text(&given.run)), None);
             prop_assert_eq!(temporary_holds::find_start_hold(row, &settings, false), None);
+            prop_assert_eq!(temporary_holds::find_disruption_hold(row, &settings), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
             let name = worker::pod_name(&row.name, row.attempt.number);
             prop_assert!(own_pods(&given).all(|it| it.name() != name), "its pod exists");
