@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::agent_runs::{MAX_BACKOFF, reconcile_run};
 use super::context::Context;
-use super::fair_queue::{FairQueue, Lane};
+use super::fair_queue::{FairQueue, Priority};
 use crate::cache::pods::RunKey;
 use crate::cache::raw_object::RawRun;
 use crate::mutex::lock;
@@ -111,8 +111,8 @@ impl Dispatcher {
     fn wake(&mut self, run: RunKey) {
         // A run that is not in the cache is gone.
         let Some(object) = self.cache.get(&reference(&run)) else { return };
-        let lane = self.lane_of(&object);
-        self.queue.push(run, lane, self.started.elapsed());
+        let priority = self.priority_of(&object);
+        self.queue.push(run, priority, self.started.elapsed());
         self.ctx.metrics.set_waiting_runs(self.queue.len());
     }
 
@@ -168,16 +168,16 @@ impl Dispatcher {
         }
     }
 
-    fn lane_of(&self, run: &RawRun) -> Lane {
+    fn priority_of(&self, run: &RawRun) -> Priority {
         let meta = run.meta();
         if meta.deletion_timestamp.is_some() {
-            return Lane::Recovery;
+            return Priority::Recovery;
         }
         if meta.uid.as_ref().is_some_and(|uid| lock(&self.ctx.refusals).contains_key(uid)) {
-            return Lane::Refused;
+            return Priority::Refused;
         }
         let started = run.part::<Started>().and_then(|it| it.status?.start_time).is_some();
-        if started { Lane::Recovery } else { Lane::FirstStart }
+        if started { Priority::Recovery } else { Priority::FirstStart }
     }
 }
 
