@@ -40,6 +40,12 @@ pub struct AgentRunStatus {
     #[schemars(length(max = 253))]
     pub agent: Option<String>,
 
+    /// Position of the run in the queue of its AgentDefinition, from 1, while it waits because of maxConcurrentRuns.
+    /// Updated at least every ten minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub queue_position: Option<i32>,
+
     /// The current attempt, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,

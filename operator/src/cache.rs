@@ -6,5 +6,7 @@ pub mod invalid_objects;
 pub mod merged_watch;
 pub mod nodes;
 pub mod pods;
+pub mod quotas;
 pub mod raw_object;
+pub mod run_queues;
 pub mod watch_health;

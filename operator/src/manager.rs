@@ -25,17 +25,22 @@ use crate::cache::api_health::ApiHealth;
 use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::PodCache;
+use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::run_queues::RunQueues;
 use crate::cache::watch_health::WatchHealth;
 use crate::config::OperatorArgs;
-use crate::controller::agent_runs::RunController;
 use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
+use crate::controller::run_controller::RunController;
+use crate::controller::write_conflicts::WriteConflicts;
 use crate::metrics::Metrics;
 use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
-use crate::tasks::watches::{enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods};
+use crate::tasks::watches::{
+    enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods, watch_quotas,
+};
 use crate::tasks::{cache_cleanup, capacity, deadline_poll, leader, retention, run_counts, run_with_tasks};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
@@ -102,6 +107,7 @@ impl Manager {
         tasks.spawn(watch_pods(ctx.clone(), args.clone(), pods_listed));
         let (nodes_listed, wait_for_nodes) = oneshot::channel();
         tasks.spawn(watch_nodes(ctx.clone(), nodes_listed));
+        tasks.spawn(watch_quotas(ctx.clone(), args.clone()));
         let probing = ctx.clone();
         tasks.spawn(async move { probing.api.probe(&probing.client).await });
         let (changes, wait_for_definitions) =
@@ -131,7 +137,13 @@ impl Manager {
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
         tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), watch_health));
         let (runs_listed, wait_for_runs) = oneshot::channel();
+        let queues = ctx.clone();
         let changes = watch_kind::<RawRun>(&ctx.client, &args, &watcher::Config::default())
+            .inspect(move |event| {
+                if let Ok(event) = event {
+                    queues.run_queues.apply(event).iter().for_each(|run| queues.enqueue(run));
+                }
+            })
             .inspect(signal_when_listed(runs_listed))
             .modify(trim)
             .reflect(run_writer)
@@ -168,9 +180,12 @@ impl Manager {
             invalid_objects: InvalidObjects::default(),
             api: ApiHealth::default(),
             refusals: HashMap::new().into(),
+            quotas: QuotaCache::default(),
+            run_queues: RunQueues::default(),
             heads: HashMap::new().into(),
             state_reads: self.state_reads,
             failures: HashMap::new().into(),
+            write_conflicts: WriteConflicts::default(),
             queue,
             reporter: Reporter {
                 controller: names::FIELD_MANAGER.into(),

@@ -32,6 +32,8 @@ pub struct Metrics {
     lookups: Family<ResultLabel, Counter>,
     invalid_objects: Family<KindLabel, Gauge>,
     damage: Family<PlaceLabel, Counter>,
+    status_conflicts: Counter,
+    waiting_runs: Gauge,
     active_runs: Gauge,
     watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
     anchored_until: Family<SinkLabel, Gauge>,
@@ -139,6 +141,16 @@ impl Metrics {
             self.invalid_objects.clone(),
         );
         registry.register("damage", "Reads of the store that found damage, by place", self.damage.clone());
+        registry.register(
+            "status_conflicts",
+            "Status writes that the API server rejected, because the cache was behind",
+            self.status_conflicts.clone(),
+        );
+        registry.register(
+            "waiting_runs",
+            "Runs that wait for their reconcile, because all slots are in use",
+            self.waiting_runs.clone(),
+        );
         registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
         registry.register(
             "watch_age_seconds",
@@ -204,6 +216,16 @@ impl Metrics {
     /// Counts a lookup of a run in the store: `found`, `not-found` or `unknown`.
     pub fn count_lookup(&self, result: &'static str) {
         self.lookups.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Sets the number of runs that wait for their reconcile.
+    pub fn set_waiting_runs(&self, runs: usize) {
+        self.waiting_runs.set(i64::try_from(runs).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a status write that the API server rejected, because the cache was behind.
+    pub fn count_status_conflict(&self) {
+        self.status_conflicts.inc();
     }
 
     /// Sets the number of invalid objects of each kind.

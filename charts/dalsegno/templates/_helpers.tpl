@@ -298,6 +298,8 @@ readinessProbe:
 - name: DALSEGNO_ANCHOR_FILE
   value: /var/lib/dalsegno-anchors/anchors.jsonl
 {{- end }}
+- name: DALSEGNO_CONCURRENCY
+  value: {{ .Values.operator.concurrency | quote }}
 - name: DALSEGNO_LEADER_ELECTION
   value: {{ include "dalsegno.leaderElection" . | default "false" | quote }}
 {{- with .Values.watchNamespaces }}
@@ -374,4 +376,8 @@ initContainers:
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+# Runs that a quota refused are tried again when the quota changes.
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list, watch]
 {{- end }}

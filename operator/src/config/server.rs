@@ -43,8 +43,8 @@ pub struct OperatorArgs {
     /// Name of this program's own pod.
     #[arg(long, env = "DALSEGNO_POD_NAME", default_value = "dalsegno")]
     pub pod_name: String,
-    /// Number of runs that are reconciled at the same time.
-    #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16)]
+    /// Number of runs that are reconciled at the same time. One namespace gets at most half of them.
+    #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub concurrency: u16,
     /// Interval between anchors. An anchor is a signed line of at most 300 bytes that proves where all changed runs are.
     /// It is stored, and given to the sink for `audit verify`.

@@ -32,7 +32,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The object or the row changed after it was read. Retry soon.
+    /// The object or the row changed after it was read. Retried after a short pause.
     #[error("the AgentRun has changed since it was read")]
     Conflict,
     /// The object has no namespace, name or UID.

@@ -21,7 +21,10 @@ pub async fn write_status(ctx: &Context, run: &AgentRun, status: AgentRunStatus)
     match api.replace_status(&run.name_any(), &PostParams::default(), &new).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_conflict() => Err(Error::Conflict),
+        Err(kube::Error::Api(status)) if status.is_conflict() => {
+            ctx.metrics.count_status_conflict();
+            Err(Error::Conflict)
+        }
         Err(error) => Err(Error::api("writing the status")(error)),
     }
 }

@@ -97,9 +97,12 @@ impl WorkerRuntime for LocalRuntime {
             agent: self.agent()?,
             pods,
             node: Some(ObservedNode { ready: true, since: self.serving_since }),
+            ready_nodes: 1,
             templates: Templates::new(),
             head: None,
             pod_create_error: None,
+            quota: None,
+            queue_position: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),
         })

@@ -35,7 +35,7 @@ pub async fn run(runs: reflector::Store<RawRun>, metrics: Metrics, watches: Watc
 fn count<'a>(runs: impl Iterator<Item = &'a RawRun>) -> HashMap<StateLabel, i64> {
     let mut counts = HashMap::new();
     for run in runs {
-        let state = run.parse_part::<WithState>().ok().and_then(|run| run.status);
+        let state = run.part::<WithState>().and_then(|run| run.status);
         let unknown = || StateLabel { summary: "Unknown".to_owned(), reason: "Unknown".to_owned() };
         *counts.entry(state.unwrap_or_else(unknown)).or_default() += 1;
     }

@@ -8,7 +8,7 @@ use dalsegno_crds::names;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use kube::runtime::reflector;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
@@ -80,6 +80,17 @@ pub async fn watch_nodes(ctx: Arc<Context>, listed: oneshot::Sender<()>) {
         if is_listed {
             notify(&mut listed);
         }
+    }
+}
+
+/// Watches all quotas, until cancelled. A quota that changed may have room for the pods that it refused.
+pub async fn watch_quotas(ctx: Arc<Context>, args: OperatorArgs) {
+    let events = watch_kind::<ResourceQuota>(&ctx.client, &args, &watcher::Config::default());
+    let mut changes = pin!(events.touched_objects());
+    while let Some(quota) = changes.next().await {
+        let Ok(quota) = quota else { continue };
+        let woken = ctx.quotas.changed(&quota.namespace().unwrap_or_default(), Timestamp::now());
+        woken.iter().for_each(|run| ctx.enqueue(run));
     }
 }
 

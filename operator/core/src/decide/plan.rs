@@ -65,6 +65,14 @@ impl Plan {
         Self::wait(RunStage::Held(hold))
     }
 
+    /// The run is held until a person acts, or until the hold ends by itself.
+    pub fn hold_or_wait(row: &RunRecord, hold: Hold) -> Self {
+        match hold.retry_at {
+            Some(at) => Self::hold(hold).requeue_when_left(at.duration_since(row.now)),
+            None => Self::hold(hold),
+        }
+    }
+
     /// The current attempt has ended.
     pub fn end(row: &RunRecord, end: End, then: NextStep) -> Self {
         Self::act(Effect::EndAttempt { run: row.id, ending: end.into_ending(row.attempt.number), then })

@@ -96,12 +96,16 @@ impl ConditionsBuilder<'_> {
     fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
         match stage {
             RunStage::Running => self.set(ConditionType::WorkerReady, true, Reason::Attached, ""),
-            // The kubelet alternates between several messages for the same failed pull.
-            RunStage::Starting(Reason::ImagePullFailed, message) if self.is_same_attempt(row) => {
-                self.set_once(ConditionType::WorkerReady, false, Reason::ImagePullFailed, message);
+            RunStage::Starting(reason, message)
+                if has_varying_message(*reason) && self.is_same_attempt(row) =>
+            {
+                self.set_once(ConditionType::WorkerReady, false, *reason, message);
             }
             RunStage::Starting(reason, message) => {
                 self.set(ConditionType::WorkerReady, false, *reason, message)
+            }
+            RunStage::Queued(position) => {
+                self.set(ConditionType::WorkerReady, false, Reason::Queued, &waits_in_queue(*position));
             }
             RunStage::BackingOff(at) => {
                 self.set(ConditionType::WorkerReady, false, Reason::BackingOff, &waits_until(row, *at));
@@ -190,11 +194,12 @@ impl ConditionsBuilder<'_> {
                 (why, describe_recovery(row, &format!("is starting: {message}")))
             }
             (RunStage::Starting(reason, message), _) => (*reason, message.clone()),
+            (RunStage::Queued(position), _) => (Reason::Queued, waits_in_queue(*position)),
             (RunStage::BackingOff(at), why) => (why.unwrap_or(Reason::BackingOff), waits_until(row, *at)),
             _ => (Reason::BackingOff, describe_last_end(row)),
         };
         for (kind, status) in [(ConditionType::Ready, false), (ConditionType::Reconciling, true)] {
-            if reason == Reason::ImagePullFailed && self.is_same_attempt(row) {
+            if has_varying_message(reason) && self.is_same_attempt(row) {
                 self.set_once(kind, status, reason, &message);
             } else {
                 self.set(kind, status, reason, &message);
@@ -226,7 +231,9 @@ impl ConditionsBuilder<'_> {
 
     fn held(&mut self, hold: &Hold) {
         let what = text::keep_start(&hold.message, text::CONDITION_MESSAGE_BYTES / 2);
-        let message = format!("{}. {}", what.trim_end_matches('.'), hold.reason.remediation());
+        let next =
+            hold.retry_at.map_or_else(String::new, |at| format!(" The next try is at {}.", time(at).0));
+        let message = format!("{}.{next} {}", what.trim_end_matches('.'), hold.reason.remediation());
         self.set(ConditionType::Held, true, hold.reason, &message);
         self.set(ConditionType::Ready, false, Reason::Held, &message);
         self.set(ConditionType::Stalled, true, hold.reason, &message);
@@ -259,6 +266,19 @@ impl ConditionsBuilder<'_> {
     fn is_same_attempt(&self, row: &RunRecord) -> bool {
         self.old.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)
     }
+}
+
+/// Whether the message of one cause differs from try to try: the kubelet alternates between several messages for one
+/// failed pull, the scheduler counts the nodes, a quota counts what is used. Only the first message is written.
+fn has_varying_message(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::ImagePullFailed | Reason::Unschedulable | Reason::QuotaExceeded | Reason::PodRefused
+    )
+}
+
+fn waits_in_queue(position: i32) -> String {
+    format!("{} runs of this AgentDefinition start before it", position.saturating_sub(1))
 }
 
 /// Describes the end of the last attempt, and when the next one starts.

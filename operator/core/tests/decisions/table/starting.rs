@@ -246,6 +246,25 @@ fn alternating_messages_of_one_failed_pull_do_not_change_the_status() {
     assert_eq!(second.decide().status, first.decide().status);
 }
 
+#[test]
+fn repeated_tries_for_the_same_reason_do_not_change_the_status() {
+    let first =
+        run().created(1).no_node_yet().pod(pod(1).unscheduled("0/2 nodes are available")).status_written();
+    let mut second = first.clone();
+    second.seen.pods = vec![pod(1).unscheduled("0/3 nodes are available: 3 Insufficient cpu").0];
+    assert_eq!(second.decide().status, first.decide().status, "the scheduler counts other nodes");
+
+    for (code, messages) in [
+        (403, ["exceeded quota: runs, used: pods=9", "exceeded quota: runs, used: pods=10"]),
+        (500, ["the webhook did not answer: EOF", "the webhook did not answer: connection refused"]),
+    ] {
+        let [first, second] = messages;
+        let written = run().reserved(1).pod_rejected(code, first, 1, 0).status_written();
+        let again = written.clone().pod_rejected(code, second, 2, 0);
+        assert_eq!(again.decide().status, written.decide().status, "{second}");
+    }
+}
+
 /// A run whose status shows that it backs off. Since then its pod was created, and scheduled this many seconds ago.
 fn started_after_backoff(seconds_ago: i64) -> Given {
     let backing_off =

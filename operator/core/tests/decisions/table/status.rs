@@ -85,7 +85,7 @@ fn ready() -> Vec<Case> {
         ),
         case(
             "a run whose next worker cannot pull its image is not Ready, whatever attempt it is",
-            restarting(5, pod(2).waiting("ErrImagePull", "no such tag")),
+            restarting(5, pod(2).waiting("ErrImagePull", "no such tag")).on_mismatch("Allow"),
             expect_status(Summary::Starting, Reason::ImagePullFailed)
                 .condition(Ready, "False", Reason::ImagePullFailed)
                 .message_contains("attempt 2 cannot start: ErrImagePull: no such tag")

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
-    Given, IMAGE_BY_TAG, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, neutral, run,
+    Given, IMAGE_BY_TAG, RUN, UID, case, check_all, digest, image_by_digest, neutral, run,
 };
 
 /// The pod that the decision creates.
@@ -188,27 +188,6 @@ fn the_worker_is_the_container_named_agent_or_the_only_one() {
 }
 
 #[test]
-fn only_the_nodes_that_were_just_lost_are_avoided() {
-    let avoided = |given: &Given| {
-        let (_, json) = created(given);
-        let terms =
-            &json["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
-        let fields = terms[0]["preference"]["matchFields"].as_array().cloned().unwrap_or_default();
-        fields.iter().map(|it| it["values"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
-    let missed_heartbeat = crashed(2, Cause::Silent).on("n4").ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(missed_heartbeat)), ["n4"]);
-    let evicted = disrupted(2, Cause::Evicted).on("n3").ago(900);
-    assert!(
-        avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(),
-        "an eviction happened since the node was lost"
-    );
-}
-
-#[test]
 fn a_pinned_pod_has_the_old_image_and_environment_and_the_current_resources_and_placement() {
     let container = |image: &str, mode: &str, memory: &str| {
         json!({ "name": "agent", "image": image, "env": [{ "name": "MODE", "value": mode }],
@@ -253,7 +232,10 @@ fn the_pod_of_a_dry_run_equals_the_first_attempts_pod_except_for_its_names() {
     let given = run().declares("1.4");
     let (_, json) = created(&given);
     let agent = given.seen.agent().unwrap().clone();
-    let mut definition = AgentDefinition::new("agent", AgentDefinitionSpec { agent, defaults: None });
+    let mut definition = AgentDefinition::new(
+        "agent",
+        AgentDefinitionSpec { agent, max_concurrent_runs: None, defaults: None },
+    );
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
     let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();
