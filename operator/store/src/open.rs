@@ -37,13 +37,13 @@ pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<d
     }
 }
 
-/// Opens the store that `url` names for reading. A SQLite file can be opened while another process writes to it;
-/// writes to a SQLite file that was opened so are refused.
+/// Opens the store that `url` names for reading; writes are refused. A SQLite file can be opened while another process
+/// writes to it. A PostgreSQL server may be a standby.
 pub async fn open_read_only(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
     match parse(url)? {
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres(url) => {
-            Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys)))
+            Ok(Arc::new(crate::postgres::Postgres::connect_read_only(url).await?.sealed_by(keys)))
         }
         #[cfg(feature = "sqlite")]
         StoreUrl::File(path) => {

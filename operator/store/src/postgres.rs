@@ -69,7 +69,7 @@ use abandoned::AbandonedConnections;
 use commit_batcher::CommitBatcher;
 use dalsegno_model::Result;
 use pool::Pool;
-use url::{Target, connect};
+use url::{Access, Target};
 
 /// Most connections of one process, besides those for heartbeats.
 const MAX_CONNECTIONS: usize = 16;
@@ -96,7 +96,16 @@ impl Postgres {
     ///
     /// [`dalsegno_model::Error::Unusable`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
-        let target = Target::parse(url)?.with_session_settings();
+        Self::connect_for(url, Access::ReadWrite).await
+    }
+
+    /// Connects to a database for reading. The server may be a standby; it refuses each write.
+    pub async fn connect_read_only(url: &str) -> Result<Self> {
+        Self::connect_for(url, Access::ReadOnly).await
+    }
+
+    async fn connect_for(url: &str, access: Access) -> Result<Self> {
+        let target = Target::parse(url, access)?.with_session_settings();
         Self::open(target).await.map_err(|fault| fault.with_context("opening the store"))
     }
 
@@ -127,16 +136,16 @@ impl Postgres {
     /// Migrates the schema to the version of this binary, under an advisory lock. `url` must lead to the server itself.
     /// Does nothing if the schema is newer and this binary can use it.
     pub async fn migrate(url: &str) -> Result<()> {
-        let options = Target::parse_direct(url)?;
-        schema::migrate(&options).await.map_err(|fault| fault.with_context("migrating the store"))
+        let target = Target::parse_direct(url)?;
+        schema::migrate(&target).await.map_err(|fault| fault.with_context("migrating the store"))
     }
 
     /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables.
     /// `url` must lead to the server itself, with the role that migrated.
     pub async fn grant(url: &str, role: &str) -> Result<()> {
-        let options = Target::parse_direct(url)?;
+        let target = Target::parse_direct(url)?;
         let granted = async {
-            let mut conn = connect(&options).await?;
+            let (mut conn, _) = target.connect().await?;
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };

@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 
 use super::server_settings::Backend;
 use super::session::Session;
-use super::url::{Target, connect};
+use super::url::Target;
 use crate::db_error::{DbError, DbResult};
 
 /// Time until the server is asked for the first time, and then between two questions.
@@ -106,7 +106,7 @@ impl AbandonedConnections {
         let ask = async {
             let mut conn = match observer.take() {
                 Some(conn) => conn,
-                None => connect(&self.target.options).await?,
+                None => self.target.connect().await?.0,
             };
             let query = sqlx::query(IS_BUSY).bind(backend.pid).bind(&backend.started);
             let is_busy = query.fetch_one(&mut conn).await?.try_get("is_busy")?;

@@ -295,6 +295,13 @@ fn exactly_one(row: Option<PgRow>) -> DbResult<PgRow> {
     row.ok_or_else(|| DbError::Corrupt("the statement returned no row".into()))
 }
 
+/// Ends the transaction of [`Pool::begin_read_only`] and begins another, which sees what is committed now.
+pub(super) async fn renew_read_only(conn: &mut PooledConnection) -> DbResult<()> {
+    let sql = AssertSqlSafe(format!("COMMIT; {BEGIN_READ_ONLY}"));
+    sqlx::raw_sql(sql).execute(conn.get()?).await?;
+    Ok(())
+}
+
 /// Runs a future with the deadline of a call.
 pub(super) async fn with_timeout<T>(work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
     timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use super::Postgres;
 use super::audit::audit_row;
 use super::branch::encoded_boundary;
-use super::pool::with_timeout;
+use super::pool::{renew_read_only, with_timeout};
 use super::pooled_connection::PooledConnection;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, digest};
@@ -28,6 +28,8 @@ use dalsegno_model::read_transaction::{
     StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
+
+const SELECT_KEY: &str = "SELECT pkcs8 FROM signing_key";
 
 const INSERT_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
@@ -101,10 +103,13 @@ const RECORDS: &str = "WITH page AS ( \
      WHERE r.run = $1 AND coalesce(page.before, 0) < $6 ORDER BY space, key, seq";
 
 impl Postgres {
-    /// Two statements: two processes that insert a key at once then both read the same one.
+    /// Writes nothing if there is a key. Two processes that insert a key at once both read the same one afterwards.
     pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> DbResult<Vec<u8>> {
+        if let Some(row) = self.pool.optional(sqlx::query(SELECT_KEY)).await? {
+            return Ok(row.try_get("pkcs8")?);
+        }
         self.pool.all(sqlx::query(INSERT_KEY).bind(fresh)).await?;
-        Ok(self.pool.one(sqlx::query("SELECT pkcs8 FROM signing_key")).await?.try_get("pkcs8")?)
+        Ok(self.pool.one(sqlx::query(SELECT_KEY)).await?.try_get("pkcs8")?)
     }
 
     pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn ReadTransaction>> {
@@ -158,6 +163,11 @@ impl PgReadTransaction {
 
 #[async_trait]
 impl ReadTransaction for PgReadTransaction {
+    async fn renew(&mut self) -> Result<()> {
+        let renewed = renew_read_only(self.conn.get_mut());
+        with_timeout(renewed).await.map_err(|fault| fault.with_context("beginning a read transaction"))
+    }
+
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
         self.list(query, |row| RunRow::read(row)?.run_head())

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use sqlx::PgConnection;
 
-use super::server_settings::{self, Backend};
-use super::url::{Target, connect};
+use super::server_settings::Backend;
+use super::url::Target;
 use crate::db_error::DbResult;
 
 /// A connection whose server was found fit.
@@ -18,10 +18,9 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Opens a connection and checks the settings of its server.
+    /// Opens a connection to a server that is fit.
     pub async fn open(target: &Target) -> DbResult<Self> {
-        let mut conn = connect(&target.options).await?;
-        let backend = server_settings::check_settings(&mut conn).await?;
+        let (conn, backend) = target.connect().await?;
         Ok(Self { conn, backend, idle_since: Instant::now() })
     }
 }

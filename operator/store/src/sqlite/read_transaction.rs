@@ -144,6 +144,18 @@ impl QueryExecutor for SqliteReadTransaction {
 
 #[async_trait]
 impl ReadTransaction for SqliteReadTransaction {
+    async fn renew(&mut self) -> Result<()> {
+        match &self.source {
+            Source::Snapshot(transaction) => {
+                let mut transaction = transaction.lock().await;
+                let renewed = async { Ok(sqlx::raw_sql("COMMIT; BEGIN").execute(&mut **transaction).await?) };
+                with_timeout("beginning to read", renewed).await.map(drop)
+            }
+            // Each page is of a moment of its own.
+            Source::Shared(_) => Ok(()),
+        }
+    }
+
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         self.read("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
     }

@@ -29,6 +29,7 @@ mod over;
 mod patches;
 mod prior_runs;
 mod property;
+mod read_transactions;
 mod records;
 mod refused_keys;
 mod reset;

@@ -21,11 +21,13 @@ mod locks;
 mod lookups;
 mod lost_transitions;
 mod outages;
+mod replica;
 mod round_trips;
 mod schema;
 mod server_failures;
 mod settings;
 mod tls;
+mod verification;
 
 use std::sync::Arc;
 
