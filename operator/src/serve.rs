@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_model::Store;
+use dalsegno_store::{StoreMetrics, measured};
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -14,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
+use crate::config::{ConnectionArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
 use crate::health::{Ready, serve_health};
 use crate::kube_client;
@@ -24,6 +25,8 @@ use crate::token_review::TokenReviews;
 
 /// The parts of one process.
 pub struct Parts {
+    /// Connections to the store.
+    pub connections: ConnectionArgs,
     /// The gateway.
     pub gateway: Option<GatewayArgs>,
     /// The operator.
@@ -50,12 +53,16 @@ struct Process {
 ///
 /// The store cannot be opened, or a part failed.
 pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
-    let Parts { gateway, operator, health, key } = parts;
+    let metrics = StoreMetrics::default();
+    let options = parts.connections.options(parts.name(), metrics.clone());
+    let mut registry = Registry::with_prefix("dalsegno");
+    metrics.register(&mut registry);
+    let Parts { connections: _, gateway, operator, health, key } = parts;
     let mut process = Process {
-        store: store_args.open().await?,
+        store: measured(store_args.open(&options).await?, metrics),
         client: kube_client::connect().await.context("reaching the API server")?,
         stop: CancellationToken::new(),
-        registry: Registry::with_prefix("dalsegno"),
+        registry,
         ready: Vec::new(),
         tasks: JoinSet::new(),
     };
@@ -69,6 +76,17 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
         process.start_operator(args, key, state_reads, failpoint);
     }
     process.run(health).await
+}
+
+impl Parts {
+    /// Name of the process among the connections of the server.
+    fn name(&self) -> &'static str {
+        match (&self.gateway, &self.operator) {
+            (Some(_), None) => "gateway",
+            (None, Some(_)) => "operator",
+            (Some(_), Some(_)) | (None, None) => "all",
+        }
+    }
 }
 
 impl Process {

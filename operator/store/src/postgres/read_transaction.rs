@@ -1,15 +1,17 @@
 //! A read transaction: all its reads see the database as it was when it began. It has a connection of its own.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Row as _};
 use tokio::sync::Mutex;
 
 use super::Postgres;
 use super::audit::audit_row;
 use super::branch::encoded_boundary;
-use super::pool::{renew_read_only, with_timeout};
+use super::pool::with_timeout;
 use super::pooled_connection::PooledConnection;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, digest};
@@ -114,14 +116,23 @@ impl Postgres {
 
     pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn ReadTransaction>> {
         let conn = Mutex::new(self.read_pool.begin_read_only().await?);
-        let persistent = !self.pool.transaction_pooling();
-        Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.without_cache() }))
+        Ok(Box::new(PgReadTransaction {
+            conn,
+            renewal: self.read_pool.renewal(),
+            deadline: self.read_pool.deadline(),
+            persistent: !self.read_pool.transaction_pooling(),
+            keys: self.keys.without_cache(),
+        }))
     }
 }
 
 /// A transaction that sees what was committed when it began. It ends when its connection is dropped.
 struct PgReadTransaction {
     conn: Mutex<PooledConnection>,
+    /// Ends the transaction and begins the next.
+    renewal: String,
+    /// Longest time of a read.
+    deadline: Duration,
     /// Whether prepared statements may stay on the connection.
     persistent: bool,
     keys: Keys,
@@ -131,7 +142,7 @@ impl QueryExecutor for PgReadTransaction {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
         let query = query.persistent(self.persistent);
-        with_timeout(async { Ok(query.fetch_all(conn.get()?).await?) }).await
+        with_timeout(self.deadline, async { Ok(query.fetch_all(conn.get()?).await?) }).await
     }
 }
 
@@ -164,8 +175,10 @@ impl PgReadTransaction {
 #[async_trait]
 impl ReadTransaction for PgReadTransaction {
     async fn renew(&mut self) -> Result<()> {
-        let renewed = renew_read_only(self.conn.get_mut());
-        with_timeout(renewed).await.map_err(|fault| fault.with_context("beginning a read transaction"))
+        let (conn, sql) = (self.conn.get_mut(), AssertSqlSafe(self.renewal.clone()));
+        let renewed = async { Ok(sqlx::raw_sql(sql).execute(conn.get()?).await?) };
+        let renewed = with_timeout(self.deadline, renewed).await.map(drop);
+        renewed.map_err(|fault| fault.with_context("beginning a read transaction"))
     }
 
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {

@@ -8,6 +8,7 @@ use super::Postgres;
 use super::record_columns::RecordColumns;
 use super::row::{any_sealed, digest, without_nul};
 use crate::db_error::{DbError, DbResult};
+use crate::statements::HELD_RECORDS;
 use dalsegno_format::records::{after_prefix, page, payload};
 use dalsegno_format::seal::{AadContext, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
@@ -16,17 +17,6 @@ const WRITE: &str =
     "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict";
 
 const STORED_DIGEST: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
-
-/// Reads up to one entry more than the page holds, to know whether more entries follow.
-const READ: &str = "SELECT * FROM ( \
-         SELECT key, seq, entry_id, value, turn, count(*) OVER () AS found, \
-                sum(size) OVER (ORDER BY key, seq) - size AS before \
-         FROM ( \
-             SELECT key, seq, entry_id, value, size, turn FROM held_records \
-             WHERE run = $1 AND space = $2 AND (key, seq) > ($3, $4) AND ($5::text IS NULL OR key < $5) \
-             ORDER BY key, seq LIMIT $6 \
-         ) AS page \
-     ) AS page WHERE before < $7 ORDER BY key, seq";
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> DbResult<Written> {
@@ -75,7 +65,8 @@ impl Postgres {
     pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> DbResult<RecordPage> {
         let (after_key, after_seq) = query.begin();
         let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
-        let rows = sqlx::query(READ)
+        // One entry more than the page holds, to know whether more entries follow.
+        let rows = sqlx::query(HELD_RECORDS)
             .bind(run)
             .bind(without_nul(&query.space))
             .bind(without_nul(after_key))

@@ -16,10 +16,9 @@ use dalsegno_model::{Error, Result};
 /// The URL parameter that says that the server is pgbouncer in transaction mode.
 const PGBOUNCER_PARAMETER: &str = "pgbouncer=true";
 
-/// Settings of the sessions of a pool. No statement runs long enough for JIT compilation to pay off. The server closes
+/// Settings of the sessions of a pool, besides the statement timeout. No statement runs long enough for JIT compilation to pay off. The server closes
 /// the connection of a client that is lost after a minute instead of two hours.
-const SESSION_SETTINGS: [(&str, &str); 5] = [
-    ("statement_timeout", "5s"),
+const SESSION_SETTINGS: [(&str, &str); 4] = [
     ("jit", "off"),
     ("tcp_keepalives_idle", "30"),
     ("tcp_keepalives_interval", "10"),
@@ -62,16 +61,27 @@ impl Target {
 
     /// The same servers, with the settings of the sessions of a pool. A pooler refuses settings: each transaction sets
     /// its own.
-    pub fn with_session_settings(self) -> Self {
-        let Self { servers, first, transaction_pooling, access } = self;
-        let with_settings = |server: PgConnectOptions| match (transaction_pooling, access) {
-            (true, _) => server.statement_cache_capacity(0).extra_float_digits(None),
-            (false, Access::ReadWrite) => server.options(SESSION_SETTINGS),
-            (false, Access::ReadOnly) => {
-                server.options(SESSION_SETTINGS).options([("default_transaction_read_only", "on")])
+    pub fn with_session_settings(&self, statement_timeout: Duration) -> Self {
+        let timeout = format!("{}ms", statement_timeout.as_millis());
+        self.map_servers(|server| {
+            if self.transaction_pooling {
+                return server.statement_cache_capacity(0).extra_float_digits(None);
             }
-        };
-        Self { servers: servers.into_iter().map(with_settings).collect(), first, transaction_pooling, access }
+            let server = server.options(SESSION_SETTINGS).options([("statement_timeout", timeout.as_str())]);
+            match self.access {
+                Access::ReadWrite => server,
+                Access::ReadOnly => server.options([("default_transaction_read_only", "on")]),
+            }
+        })
+    }
+
+    /// The same servers, which show this name for the connections.
+    pub fn with_application_name(&self, name: &str) -> Self {
+        self.map_servers(|server| server.application_name(name))
+    }
+
+    fn map_servers(&self, change: impl Fn(PgConnectOptions) -> PgConnectOptions) -> Self {
+        Self { servers: self.servers.iter().cloned().map(change).collect(), ..self.clone() }
     }
 
     /// Parses a URL that must lead to the server itself. [`Error::Unusable`] if it leads to pgbouncer.

@@ -9,21 +9,10 @@ use super::admission::{self, Admission};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
+use crate::statements::HELD_RECORDS;
 use dalsegno_format::records::{Change, Changes, after_prefix, link, payload};
 use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
-
-/// Reads one entry more than fits on the page, to find out whether there is another page. Reads values only of the
-/// entries that fit.
-const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
-         SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before \
-         FROM ( \
-             SELECT key, seq, size FROM held_records \
-             WHERE run = ?1 AND space = ?2 AND (key, seq) > (?3, ?4) AND (?5 IS NULL OR key < ?5) \
-             ORDER BY key, seq LIMIT ?6 \
-         ) \
-     ) CROSS JOIN records USING (key, seq) \
-     WHERE run = ?1 AND space = ?2 AND before < ?7 ORDER BY key, seq";
 
 /// Whether a key has a value or entries: its last change tells, so this reads one row.
 const HAS_VALUE: &str = "SELECT coalesce(( \
@@ -223,7 +212,8 @@ pub(super) async fn read(
     query: RecordQuery,
 ) -> DbResult<Vec<Entry>> {
     let (after_key, after_seq) = query.begin();
-    let rows = sqlx::query(READ)
+    // One entry more than fits on the page, to find out whether there is another page.
+    let rows = sqlx::query(HELD_RECORDS)
         .bind(run)
         .bind(&query.space)
         .bind(after_key)

@@ -32,6 +32,7 @@ mod property;
 mod read_transactions;
 mod records;
 mod refused_keys;
+mod replaced_records;
 mod reset;
 mod retention;
 mod revisions;

@@ -14,6 +14,7 @@ mod proxy;
 
 mod abandoned;
 mod busy;
+mod connections;
 mod grants;
 mod hashes;
 mod heartbeat_plan;
