@@ -35,7 +35,11 @@ macro_rules! last_replacement {
 ///
 /// It goes from key to key, and of each key reads only what the key holds: what was replaced costs nothing, however
 /// often a key was replaced.
-pub(crate) const HELD_RECORDS: &str = concat!(
+///
+/// The argument joins `starts` with the records `r` of each key, in the order of the keys.
+macro_rules! held_records {
+    ($records_of_each_key:literal) => {
+        concat!(
     "WITH RECURSIVE keys (key, found) AS ( \
          SELECT * FROM ( \
              SELECT key, CAST(0 AS bigint) FROM records \
@@ -55,7 +59,7 @@ pub(crate) const HELD_RECORDS: &str = concat!(
                    AND r.seq >= ",
     last_replacement!(),
     " AND (r.key, r.seq) > ($3, $4) \
-                 LIMIT $6 \
+                 ORDER BY r.seq LIMIT $6 \
              ) AS held \
          ) \
          FROM keys WHERE keys.key IS NOT NULL AND keys.found < $6 \
@@ -64,14 +68,17 @@ pub(crate) const HELD_RECORDS: &str = concat!(
     last_replacement!(),
     " AS first FROM keys WHERE key IS NOT NULL \
      ), page AS ( \
-         SELECT r.key, r.seq, r.size FROM starts CROSS JOIN records r \
-         WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
-           AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4) \
-         ORDER BY r.key, r.seq LIMIT $6 \
+         SELECT r.key, r.seq, r.size FROM starts CROSS JOIN ",
+    $records_of_each_key,
+    " ORDER BY r.key, r.seq LIMIT $6 \
      ), weighed AS ( \
          SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before FROM page \
      ) \
      SELECT r.key, r.seq, r.entry_id, r.value, r.turn, weighed.found FROM weighed CROSS JOIN records r \
      WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq AND weighed.before < $7 \
      ORDER BY r.key, r.seq"
-);
+        )
+    };
+}
+pub(crate) use held_records;
+pub(crate) use last_replacement;

@@ -8,7 +8,7 @@ use super::Postgres;
 use super::record_columns::RecordColumns;
 use super::row::{any_sealed, digest, without_nul};
 use crate::db_error::{DbError, DbResult};
-use crate::statements::HELD_RECORDS;
+use crate::statements::{held_records, last_replacement};
 use dalsegno_format::records::{after_prefix, page, payload};
 use dalsegno_format::seal::{AadContext, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
@@ -17,6 +17,16 @@ const WRITE: &str =
     "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict";
 
 const STORED_DIGEST: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
+
+/// LATERAL and LIMIT keep the planner from reading all that a key ever held, and merging it with the starts.
+const READ: &str = held_records!(
+    "LATERAL ( \
+         SELECT r.key, r.seq, r.size FROM records r \
+         WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
+           AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4) \
+         ORDER BY r.seq LIMIT $6 \
+     ) AS r"
+);
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> DbResult<Written> {
@@ -66,7 +76,7 @@ impl Postgres {
         let (after_key, after_seq) = query.begin();
         let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
         // One entry more than the page holds, to know whether more entries follow.
-        let rows = sqlx::query(HELD_RECORDS)
+        let rows = sqlx::query(READ)
             .bind(run)
             .bind(without_nul(&query.space))
             .bind(without_nul(after_key))

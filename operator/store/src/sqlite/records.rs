@@ -9,10 +9,17 @@ use super::admission::{self, Admission};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
-use crate::statements::HELD_RECORDS;
+use crate::statements::{held_records, last_replacement};
 use dalsegno_format::records::{Change, Changes, after_prefix, link, payload};
 use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
+
+/// CROSS JOIN: SQLite goes through the starts first.
+const READ: &str = held_records!(
+    "records r \
+     WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
+       AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4)"
+);
 
 /// Whether a key has a value or entries: its last change tells, so this reads one row.
 const HAS_VALUE: &str = "SELECT coalesce(( \
@@ -213,7 +220,7 @@ pub(super) async fn read(
 ) -> DbResult<Vec<Entry>> {
     let (after_key, after_seq) = query.begin();
     // One entry more than fits on the page, to find out whether there is another page.
-    let rows = sqlx::query(HELD_RECORDS)
+    let rows = sqlx::query(READ)
         .bind(run)
         .bind(&query.space)
         .bind(after_key)
