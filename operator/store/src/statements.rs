@@ -36,9 +36,10 @@ macro_rules! last_replacement {
 /// It goes from key to key, and of each key reads only what the key holds: what was replaced costs nothing, however
 /// often a key was replaced.
 ///
-/// The argument joins `starts` with the records `r` of each key, in the order of the keys.
+/// The arguments join `starts` with the records `r` of each key, and `weighed` with the record `r` of each entry. Both
+/// go through the left side row by row.
 macro_rules! held_records {
-    ($records_of_each_key:literal) => {
+    ($records_of_each_key:literal, $record_of_each_entry:literal) => {
         concat!(
     "WITH RECURSIVE keys (key, found) AS ( \
          SELECT * FROM ( \
@@ -74,9 +75,9 @@ macro_rules! held_records {
      ), weighed AS ( \
          SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before FROM page \
      ) \
-     SELECT r.key, r.seq, r.entry_id, r.value, r.turn, weighed.found FROM weighed CROSS JOIN records r \
-     WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq AND weighed.before < $7 \
-     ORDER BY r.key, r.seq"
+     SELECT r.key, r.seq, r.entry_id, r.value, r.turn, weighed.found FROM weighed CROSS JOIN ",
+            $record_of_each_entry,
+            " AND weighed.before < $7 ORDER BY r.key, r.seq"
         )
     };
 }

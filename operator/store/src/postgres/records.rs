@@ -18,14 +18,18 @@ const WRITE: &str =
 
 const STORED_DIGEST: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
 
-/// LATERAL and LIMIT keep the planner from reading all that a key ever held, and merging it with the starts.
+/// LATERAL and LIMIT keep the planner from reading all that a key ever held, whatever number of rows it expects.
 const READ: &str = held_records!(
     "LATERAL ( \
          SELECT r.key, r.seq, r.size FROM records r \
          WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
            AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4) \
          ORDER BY r.seq LIMIT $6 \
-     ) AS r"
+     ) AS r",
+    "LATERAL ( \
+         SELECT r.key, r.seq, r.entry_id, r.value, r.turn FROM records r \
+         WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq LIMIT 1 \
+     ) AS r WHERE true"
 );
 
 impl Postgres {

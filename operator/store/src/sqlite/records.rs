@@ -18,7 +18,8 @@ use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
 const READ: &str = held_records!(
     "records r \
      WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
-       AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4)"
+       AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4)",
+    "records r WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq"
 );
 
 /// Whether a key has a value or entries: its last change tells, so this reads one row.
