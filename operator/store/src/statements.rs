@@ -30,6 +30,19 @@ macro_rules! last_replacement {
     };
 }
 
+/// SQL: the number in the key `keys.key` from which on a page shows it. One bound, because an index scan starts at one.
+macro_rules! first_of_key {
+    () => {
+        concat!(
+            "CASE WHEN keys.key = $3 AND $4 >= ",
+            last_replacement!(),
+            " THEN $4 + 1 ELSE ",
+            last_replacement!(),
+            " END"
+        )
+    };
+}
+
 /// A page of what keys hold: of the run `$1` in the space `$2`, after the key `$3` and the number `$4`, up to the key
 /// `$5` if that is not null, at most `$6` entries, or one entry more than `$7` bytes.
 ///
@@ -58,15 +71,14 @@ macro_rules! held_records {
                  SELECT 1 FROM records r \
                  WHERE r.run = $1 AND r.space = $2 AND r.key = keys.key AND r.op <> 'delete' AND NOT r.undone \
                    AND r.seq >= ",
-    last_replacement!(),
-    " AND (r.key, r.seq) > ($3, $4) \
-                 ORDER BY r.seq LIMIT $6 \
+    first_of_key!(),
+    " ORDER BY r.seq LIMIT $6 \
              ) AS held \
          ) \
          FROM keys WHERE keys.key IS NOT NULL AND keys.found < $6 \
      ), starts AS MATERIALIZED ( \
          SELECT key, ",
-    last_replacement!(),
+    first_of_key!(),
     " AS first FROM keys WHERE key IS NOT NULL \
      ), page AS ( \
          SELECT r.key, r.seq, r.size FROM starts CROSS JOIN ",
@@ -81,5 +93,4 @@ macro_rules! held_records {
         )
     };
 }
-pub(crate) use held_records;
-pub(crate) use last_replacement;
+pub(crate) use {first_of_key, held_records, last_replacement};

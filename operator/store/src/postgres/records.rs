@@ -8,7 +8,7 @@ use super::Postgres;
 use super::record_columns::RecordColumns;
 use super::row::{any_sealed, digest, without_nul};
 use crate::db_error::{DbError, DbResult};
-use crate::statements::{held_records, last_replacement};
+use crate::statements::{first_of_key, held_records, last_replacement};
 use dalsegno_format::records::{after_prefix, page, payload};
 use dalsegno_format::seal::{AadContext, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
@@ -23,7 +23,7 @@ const READ: &str = held_records!(
     "LATERAL ( \
          SELECT r.key, r.seq, r.size FROM records r \
          WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
-           AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4) \
+           AND r.op <> 'delete' AND NOT r.undone \
          ORDER BY r.seq LIMIT $6 \
      ) AS r",
     "LATERAL ( \

@@ -9,7 +9,7 @@ use super::admission::{self, Admission};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
-use crate::statements::{held_records, last_replacement};
+use crate::statements::{first_of_key, held_records, last_replacement};
 use dalsegno_format::records::{Change, Changes, after_prefix, link, payload};
 use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
@@ -18,7 +18,7 @@ use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
 const READ: &str = held_records!(
     "records r \
      WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
-       AND r.op <> 'delete' AND NOT r.undone AND (r.key, r.seq) > ($3, $4)",
+       AND r.op <> 'delete' AND NOT r.undone",
     "records r WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq"
 );
 
