@@ -8,7 +8,7 @@ mod values;
 use clap::{Parser, Subcommand};
 
 pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
-pub use store::{DatabaseArgs, StoreArgs};
+pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, ExportArgs, KeysCommand, PruneArgs, SettleArgs, ShowArgs, ShredArgs,
     VerifyArgs, VerifyAuditArgs,
@@ -32,6 +32,8 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
+        connections: ConnectionArgs,
+        #[command(flatten)]
         gateway: GatewayArgs,
         #[command(flatten)]
         operator: OperatorArgs,
@@ -53,6 +55,8 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArgs,
         #[command(flatten)]
+        connections: ConnectionArgs,
+        #[command(flatten)]
         operator: OperatorArgs,
         #[command(flatten)]
         health: HealthArgs,
@@ -63,6 +67,8 @@ pub enum Command {
     Gateway {
         #[command(flatten)]
         store: StoreArgs,
+        #[command(flatten)]
+        connections: ConnectionArgs,
         #[command(flatten)]
         gateway: GatewayArgs,
         #[command(flatten)]

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context as _;
 use dalsegno_core::settings::Settings;
 use dalsegno_gateway::{Config, Gateway};
-use dalsegno_store::ServedStore;
 use dalsegno_store::sqlite::Disk;
+use dalsegno_store::{ConnectionOptions, ServedStore};
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -132,7 +132,9 @@ async fn open_store(folder: &Path) -> anyhow::Result<(ServedStore, String)> {
     create_private(&database).with_context(|| format!("creating {}", database.display()))?;
     let url = format!("sqlite://{}", database.display());
     dalsegno_store::migrate(&url).await.context("opening the store")?;
-    let served = dalsegno_store::open_to_serve(&url, None).await.context("opening the store")?;
+    let served = dalsegno_store::open_to_serve(&url, None, &ConnectionOptions::default())
+        .await
+        .context("opening the store")?;
     Ok((served, url))
 }
 

@@ -59,19 +59,19 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             }
             return dev::dev(args).await;
         }
-        Command::All { store, gateway, operator, health, key } => {
+        Command::All { store, connections, gateway, operator, health, key } => {
             init_log()?;
             migrate(&store.database).await?;
-            let parts = Parts { gateway: Some(gateway), operator: Some(operator), health, key };
+            let parts = Parts { connections, gateway: Some(gateway), operator: Some(operator), health, key };
             serve(&store, parts).await
         }
-        Command::Operator { store, operator, health, key } => {
+        Command::Operator { store, connections, operator, health, key } => {
             init_log()?;
-            serve(&store, Parts { gateway: None, operator: Some(operator), health, key }).await
+            serve(&store, Parts { connections, gateway: None, operator: Some(operator), health, key }).await
         }
-        Command::Gateway { store, gateway, health, key } => {
+        Command::Gateway { store, connections, gateway, health, key } => {
             init_log()?;
-            serve(&store, Parts { gateway: Some(gateway), operator: None, health, key }).await
+            serve(&store, Parts { connections, gateway: Some(gateway), operator: None, health, key }).await
         }
         Command::Migrate { store, grant_to } => {
             init_log()?;

@@ -8,8 +8,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_model::Store;
-use dalsegno_store::ServedStore;
 use dalsegno_store::sqlite::Disk;
+use dalsegno_store::{ServedStore, StoreMetrics, measured};
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::watch_health::WatchHealth;
-use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
+use crate::config::{ConnectionArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
 use crate::health::{Probes, serve_health};
 use crate::kube_client;
@@ -29,6 +29,8 @@ use crate::volume::{self, VolumeFailed};
 
 /// The parts of one process.
 pub struct Parts {
+    /// Connections to the store.
+    pub connections: ConnectionArgs,
     /// The gateway.
     pub gateway: Option<GatewayArgs>,
     /// The operator.
@@ -56,7 +58,11 @@ struct Process {
 ///
 /// The store cannot be opened, or a part failed.
 pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
-    let Parts { gateway, operator, health, key } = parts;
+    let metrics = StoreMetrics::default();
+    let options = parts.connections.options(parts.name(), metrics.clone());
+    let mut registry = Registry::with_prefix("dalsegno");
+    metrics.register(&mut registry);
+    let Parts { connections: _, gateway, operator, health, key } = parts;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         store = without_secrets(store_args.url()),
@@ -65,14 +71,14 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
         health = health.health_listen.to_string(),
         "Dal Segno starts"
     );
-    let ServedStore { store, disk } = store_args.open_to_serve().await?;
+    let ServedStore { store, disk } = store_args.open_to_serve(&options).await?;
     let watch_health = WatchHealth::default();
     let mut process = Process {
-        store,
+        store: measured(store, metrics),
         client: kube_client::connect(watch_health.clone()).await.context("reaching the API server")?,
         watch_health,
         stop: CancellationToken::new(),
-        registry: Registry::with_prefix("dalsegno"),
+        registry,
         probes: Probes::default(),
         tasks: JoinSet::new(),
     };
@@ -89,6 +95,17 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
         process.start_operator(args, key, state_reads, failpoint);
     }
     process.run(health).await
+}
+
+impl Parts {
+    /// Name of the process among the connections of the server.
+    fn name(&self) -> &'static str {
+        match (&self.gateway, &self.operator) {
+            (Some(_), None) => "gateway",
+            (None, Some(_)) => "operator",
+            (Some(_), Some(_)) | (None, None) => "all",
+        }
+    }
 }
 
 impl Process {

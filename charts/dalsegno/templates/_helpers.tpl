@@ -178,6 +178,20 @@ readinessProbe:
   {{- end }}
 {{- end }}
 
+{{/* The connections of operator and gateway. */}}
+{{- define "dalsegno.env.connections" -}}
+{{- with .Values.postgres.connections -}}
+- name: DALSEGNO_DATABASE_MAX_CONNECTIONS
+  value: {{ .max | quote }}
+- name: DALSEGNO_DATABASE_MAX_READ_CONNECTIONS
+  value: {{ .maxReads | quote }}
+- name: DALSEGNO_DATABASE_STATEMENT_TIMEOUT
+  value: {{ .statementTimeout | quote }}
+- name: DALSEGNO_DATABASE_CONNECTION_LIFETIME
+  value: {{ .lifetime | quote }}
+{{- end }}
+{{- end }}
+
 {{/* The encryption keys, for processes that read and write runs: environment, mount, volume. */}}
 {{- define "dalsegno.env.encryption" -}}
 - name: DALSEGNO_ENCRYPTION_KEYS

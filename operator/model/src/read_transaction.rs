@@ -13,11 +13,16 @@ use crate::{
 };
 
 /// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
-/// the last row of the one before, and an empty page is the end. Later writes are not visible.
+/// the last row of the one before, and an empty page is the end. Later writes are visible only after
+/// [`ReadTransaction::renew`].
 ///
 /// Exception: with a store in memory, each page is a moment of its own.
 #[async_trait]
 pub trait ReadTransaction: Send {
+    /// Reads the store as it is now from here on. While a moment is held, the store keeps every row version that was
+    /// visible then: a long reading that need not be of one moment calls this often.
+    async fn renew(&mut self) -> Result<()>;
+
     /// Runs by their ids.
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>>;
 
@@ -71,6 +76,11 @@ impl AuditKey {
     pub fn before(run: RunId) -> Self {
         Self { run, seq: i64::MIN }
     }
+
+    /// After all rows of a run.
+    pub fn after(run: RunId) -> Self {
+        Self { run, seq: i64::MAX }
+    }
 }
 
 /// The position of a leaf among those of all anchors.
@@ -120,6 +130,11 @@ impl BoundaryKey {
     /// Before all boundaries of a run.
     pub fn before(run: RunId) -> Self {
         Self { run, turn: i32::MIN, boundary: 0, epoch: i64::MIN }
+    }
+
+    /// After all boundaries of a run.
+    pub fn after(run: RunId) -> Self {
+        Self { run, turn: i32::MAX, boundary: i16::MAX, epoch: i64::MAX }
     }
 }
 

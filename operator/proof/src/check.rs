@@ -1,5 +1,7 @@
 //! The check of a whole store: the audit and boundaries of every run, and rows of missing runs.
 
+use std::time::{Duration, Instant};
+
 use dalsegno_format::keys;
 use dalsegno_model::read_transaction::{EVERY_RUN, RunHead};
 use dalsegno_model::{Error, ReadTransaction, Result, RunId};
@@ -12,6 +14,10 @@ use super::audit_reconciler::{AuditReconciler, StoredRun};
 use super::boundary_chain::BoundaryChain;
 use super::problem::Problem;
 use super::sorted_rows::SortedRows;
+
+/// Time after which the next run is checked as of a later moment. A database cannot clean up what was visible at a
+/// moment that is still held.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// What was checked: the number of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +47,8 @@ pub struct Summary {
     pub problems: u64,
 }
 
-/// Checks all anchors and runs, and reports every problem. Holds one page of each kind of row, and of one run what
+/// Checks all anchors and runs, and reports every problem. Each run is checked as of one moment, and not all runs as of
+/// the same one. A run that is created meanwhile may be left out. Holds one page of each kind of row, and of one run what
 /// anchors name, the undone boundaries and the calls. `copy`: anchors stored outside of the database; empty if there
 /// is no copy.
 pub async fn check_store(
@@ -63,14 +70,21 @@ pub async fn check_store_and_anchors(
         Summary { anchors: anchors.count() as u64, problems: problems.len() as u64, ..Summary::default() };
     problems.into_iter().for_each(&mut *report);
     let mut checker = RunChecker { rows: SortedRows::all(reading), anchors: &anchors };
-    let mut after = None;
-    loop {
+    let (mut after, mut moment) = (None, Instant::now());
+    'moments: loop {
         let page = checker.rows.reading.runs(after).await?;
-        let Some(last) = page.last() else { break };
-        after = Some(last.id);
+        if page.is_empty() {
+            break;
+        }
         for run in &page {
             checker.orphaned_rows(run.id, &mut summary, report).await?;
             checker.run(run, &mut summary, report).await?;
+            after = Some(run.id);
+            if moment.elapsed() > MOMENT {
+                checker.rows.renew_after(run.id).await?;
+                moment = Instant::now();
+                continue 'moments;
+            }
         }
     }
     checker.orphaned_rows(EVERY_RUN, &mut summary, report).await?;

@@ -44,6 +44,18 @@ impl<'r> SortedRows<'r> {
         }
     }
 
+    /// Reads the rows after those of this run as they are now.
+    pub async fn renew_after(&mut self, run: RunId) -> Result<()> {
+        self.reading.renew().await?;
+        self.audit.clear();
+        self.audit_after = AuditKey::after(run);
+        self.boundaries.clear();
+        self.boundaries_after = BoundaryKey::after(run);
+        self.leaves.clear();
+        self.leaves_after = RunLeafKey { run, anchor: i64::MAX };
+        Ok(())
+    }
+
     /// The next audit row, if its run satisfies the condition.
     pub async fn next_audit(
         &mut self,

@@ -39,6 +39,7 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
         let page = store.run_ids(after).await.context("listing the runs")?;
         let Some(last) = page.last() else { break };
         after = *last;
+        reading.renew().await.context("reading the runs")?;
         for run in page {
             let (first, needed) = first_rows(&mut *reading, run).await.context("reading an audit")?;
             let last = anchors.last_named(&mut *reading, run, before, needed).await;

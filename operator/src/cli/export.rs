@@ -9,12 +9,13 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use dalsegno_model::Store;
 use dalsegno_proof::Signer;
 use dalsegno_proof::bundle::Export;
 use jiff::Timestamp;
 
 use super::runs::find_last;
-use crate::config::ExportArgs;
+use crate::config::{ExportArgs, StoreArgs};
 use crate::output::{Output, print_error};
 
 /// Writes the bundle of a run to a file that only its owner can read, or to standard output.
@@ -24,10 +25,8 @@ use crate::output::{Output, print_error};
 /// There is no such run, the store is unavailable, or the file cannot be written.
 pub async fn run(args: ExportArgs) -> anyhow::Result<()> {
     let ExportArgs { store, run, output, key } = args;
-    // Not read-only: the first use of the store's own key creates it.
-    let store = store.open_beside().await?;
-    let signer = Signer::load(store.as_ref(), key.signing_key.as_deref()).await;
-    let signer = Arc::new(signer.context("fetching the signing key")?);
+    let (store, signer) = open(&store, key.signing_key.as_deref()).await?;
+    let signer = Arc::new(signer);
     let run = find_last(store.as_ref(), &run).await?;
     let reading = store.begin_read().await.context("starting to read")?;
     let export = Export::begin(reading, run.store_id, run.id, Timestamp::now(), signer.clone());
@@ -39,6 +38,17 @@ pub async fn run(args: ExportArgs) -> anyhow::Result<()> {
     }
     print_error(&format!("signed by the public key {}", STANDARD.encode(signer.public_key())));
     Ok(())
+}
+
+/// Opens the store for reading, and for writing only if that is needed: the first use of the store's own key creates it.
+async fn open(store: &StoreArgs, key: Option<&Path>) -> anyhow::Result<(Arc<dyn Store>, Signer)> {
+    let reader = store.open_read_only().await?;
+    if let Ok(signer) = Signer::load(reader.as_ref(), key).await {
+        return Ok((reader, signer));
+    }
+    let writer = store.open_beside().await?;
+    let signer = Signer::load(writer.as_ref(), key).await.context("fetching the signing key")?;
+    Ok((writer, signer))
 }
 
 /// Writes a new file that only its owner can read. An incomplete file is removed: it proves nothing, and the next try

@@ -2,12 +2,16 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
 use dalsegno_model::Store;
 use dalsegno_store::ServedStore;
 use dalsegno_store::keys::{KeyProvider, MountedKeys};
+use dalsegno_store::{ConnectionOptions, StoreMetrics};
+
+use super::values::duration;
 
 /// URL of the database.
 #[derive(Clone, Debug, Args)]
@@ -28,6 +32,41 @@ pub struct StoreArgs {
     pub encryption: EncryptionArgs,
 }
 
+/// Connections to PostgreSQL. The embedded store has none.
+#[derive(Clone, Debug, Args)]
+pub struct ConnectionArgs {
+    /// PostgreSQL: most connections for statements. A process opens up to 3 more, and those for reads. At least 4.
+    #[arg(long, env = "DALSEGNO_DATABASE_MAX_CONNECTIONS", default_value_t = 16, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u16).range(4..))]
+    pub database_max_connections: u16,
+    /// PostgreSQL: most connections for exports and verifications, each of which keeps one until it ends.
+    #[arg(long, env = "DALSEGNO_DATABASE_MAX_READ_CONNECTIONS", default_value_t = 4, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub database_max_read_connections: u16,
+    /// PostgreSQL: longest time that the server works on a statement. The calls of workers give up after 8 seconds.
+    #[arg(long, env = "DALSEGNO_DATABASE_STATEMENT_TIMEOUT", default_value = "5s", value_name = "DURATION",
+          value_parser = duration)]
+    pub database_statement_timeout: Duration,
+    /// PostgreSQL: age at which a connection is replaced.
+    #[arg(long, env = "DALSEGNO_DATABASE_CONNECTION_LIFETIME", default_value = "30m", value_name = "DURATION",
+          value_parser = duration)]
+    pub database_connection_lifetime: Duration,
+}
+
+impl ConnectionArgs {
+    /// The options of a process. `part`: its name among the server's connections.
+    pub fn options(&self, part: &str, metrics: StoreMetrics) -> ConnectionOptions {
+        ConnectionOptions {
+            application_name: format!("dalsegno-{part}"),
+            max_connections: self.database_max_connections,
+            max_read_connections: self.database_max_read_connections,
+            statement_timeout: self.database_statement_timeout,
+            connection_lifetime: self.database_connection_lifetime,
+            metrics,
+        }
+    }
+}
+
 /// The keys that encrypt payloads.
 #[derive(Clone, Debug, Args)]
 pub struct EncryptionArgs {
@@ -39,8 +78,9 @@ pub struct EncryptionArgs {
 
 impl StoreArgs {
     /// Opens the store for a server. A SQLite file is locked.
-    pub async fn open_to_serve(&self) -> anyhow::Result<ServedStore> {
-        dalsegno_store::open_to_serve(self.url(), self.keys()?).await.context("opening the store")
+    pub async fn open_to_serve(&self, options: &ConnectionOptions) -> anyhow::Result<ServedStore> {
+        let store = dalsegno_store::open_to_serve(self.url(), self.keys()?, options);
+        store.await.context("opening the store")
     }
 
     /// Opens the store for reading.

@@ -86,6 +86,19 @@ pub(crate) const TRUNCATION_POINT: &str = concat!(
      ORDER BY nth DESC LIMIT 1"
 );
 
+/// Deletes records of the run `$1` that a change up to the turn `$2` and boundary `$3` has replaced, if that change came
+/// after the turn `$4` and boundary `$5`, up to which payloads are dropped already. No rewind goes back before the
+/// change, so nothing can make these records visible again.
+#[cfg(feature = "sqlite")]
+pub(crate) const DROP_REPLACED_RECORDS: &str = "DELETE FROM records \
+     WHERE run = $1 AND (space, key, seq) IN ( \
+         SELECT old.space, old.key, old.seq \
+         FROM records new JOIN records old \
+           ON old.run = new.run AND old.space = new.space AND old.key = new.key AND old.seq < new.seq \
+         WHERE new.run = $1 AND new.op IN ('put', 'delete') AND NOT new.undone \
+           AND (new.turn, new.boundary) <= ($2, $3) AND (new.turn, new.boundary) > ($4, $5) \
+         LIMIT 20000)";
+
 /// The next step of compaction.
 pub(crate) enum CompactionStep {
     /// There is nothing to do.

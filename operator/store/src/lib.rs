@@ -34,7 +34,10 @@ mod db_error;
 mod encoded_ops;
 mod events;
 pub mod keys;
+mod measured;
+mod metrics;
 mod open;
+mod options;
 mod pages;
 mod per_run_limiter;
 #[cfg(feature = "postgres")]
@@ -51,6 +54,9 @@ mod stored_rows;
 mod transitions;
 
 pub use checkpoint_document::checkpoint;
+pub use measured::measured;
+pub use metrics::StoreMetrics;
 #[cfg(feature = "sqlite")]
 pub use open::{ServedStore, open_to_serve};
-pub use open::{grant, migrate, open, open_beside, open_read_only};
+pub use open::{grant, migrate, open, open_beside, open_read_only, open_with};
+pub use options::ConnectionOptions;

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::keys::KeyProvider;
+use crate::options::ConnectionOptions;
 use dalsegno_model::{Error, Result, Store};
 
 /// A store's URL, parsed.
@@ -23,10 +24,19 @@ enum StoreUrl<'a> {
 /// Opens the store that `url` names: `postgres://…`, `sqlite:///path/to/file.db`, or `sqlite::memory:`. Error if the
 /// schema is newer than this binary, or not migrated. A SQLite file is locked: only one process writes.
 pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
+    open_with(url, keys, &ConnectionOptions::default()).await
+}
+
+/// As [`open`], with these options for PostgreSQL.
+pub async fn open_with(
+    url: &str,
+    keys: Option<Arc<dyn KeyProvider>>,
+    options: &ConnectionOptions,
+) -> Result<Arc<dyn Store>> {
     match parse(url)? {
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres(url) => {
-            Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys)))
+            Ok(Arc::new(crate::postgres::Postgres::connect_with(url, options).await?.sealed_by(keys)))
         }
         #[cfg(feature = "sqlite")]
         StoreUrl::File(path) => Ok(Arc::new(crate::sqlite::Sqlite::open(path).await?.sealed_by(keys))),
@@ -48,22 +58,26 @@ pub struct ServedStore {
 
 /// Opens the store that `url` names for a server, as [`open`]. The server watches the volume of an embedded store.
 #[cfg(feature = "sqlite")]
-pub async fn open_to_serve(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<ServedStore> {
+pub async fn open_to_serve(
+    url: &str,
+    keys: Option<Arc<dyn KeyProvider>>,
+    options: &ConnectionOptions,
+) -> Result<ServedStore> {
     let StoreUrl::File(path) = parse(url)? else {
-        return Ok(ServedStore { store: open(url, keys).await?, disk: None });
+        return Ok(ServedStore { store: open_with(url, keys, options).await?, disk: None });
     };
     let store = crate::sqlite::Sqlite::open(path).await?.sealed_by(keys);
     let disk = store.disk();
     Ok(ServedStore { store: Arc::new(store), disk })
 }
 
-/// Opens the store that `url` names for reading. A SQLite file can be opened while another process writes to it;
-/// writes to a SQLite file that was opened so are refused.
+/// Opens the store that `url` names for reading; writes are refused. A SQLite file can be opened while another process
+/// writes to it. A PostgreSQL server may be a standby.
 pub async fn open_read_only(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {
     match parse(url)? {
         #[cfg(feature = "postgres")]
         StoreUrl::Postgres(url) => {
-            Ok(Arc::new(crate::postgres::Postgres::connect(url).await?.sealed_by(keys)))
+            Ok(Arc::new(crate::postgres::Postgres::connect_read_only(url).await?.sealed_by(keys)))
         }
         #[cfg(feature = "sqlite")]
         StoreUrl::File(path) => {

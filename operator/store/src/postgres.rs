@@ -41,6 +41,7 @@ mod failure;
 mod grants;
 mod heartbeats;
 mod pool;
+mod pool_settings;
 mod pooled_connection;
 mod query;
 mod read;
@@ -55,6 +56,7 @@ mod session;
 mod snapshot;
 mod sqlx_types;
 mod store;
+mod transaction;
 mod transitions;
 mod url;
 
@@ -65,20 +67,16 @@ use uuid::Uuid;
 
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
+use crate::options::ConnectionOptions;
 use abandoned::AbandonedConnections;
 use commit_batcher::CommitBatcher;
 use dalsegno_model::Result;
 use pool::Pool;
-use url::{Target, connect};
-
-/// Most connections of one process, besides those for heartbeats.
-const MAX_CONNECTIONS: usize = 16;
+use pool_settings::PoolSettings;
+use url::{Access, Target};
 
 /// Connections for the gateway's own heartbeat and a batch of worker heartbeats, which must not wait for other calls.
-const HEARTBEAT_CONNECTIONS: usize = 2;
-
-/// Connections for read transactions, which may last for minutes.
-const READ_CONNECTIONS: usize = 4;
+const HEARTBEAT_CONNECTIONS: u16 = 2;
 
 /// A store in PostgreSQL.
 #[derive(Debug)]
@@ -96,15 +94,37 @@ impl Postgres {
     ///
     /// [`dalsegno_model::Error::Unusable`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
-        let target = Target::parse(url)?.with_session_settings();
-        Self::open(target).await.map_err(|fault| fault.with_context("opening the store"))
+        Self::connect_with(url, &ConnectionOptions::default()).await
     }
 
-    async fn open(target: Target) -> DbResult<Self> {
-        let abandoned = AbandonedConnections::new(target.clone());
-        let pool = |size| Pool::new(target.clone(), size, Arc::clone(&abandoned));
-        let (heartbeat_pool, read_pool) = (pool(HEARTBEAT_CONNECTIONS), pool(READ_CONNECTIONS));
-        let pool = Arc::new(pool(MAX_CONNECTIONS));
+    /// As [`Self::connect`], with these connections.
+    pub async fn connect_with(url: &str, options: &ConnectionOptions) -> Result<Self> {
+        Self::connect_for(url, Access::ReadWrite, options).await
+    }
+
+    /// Connects to a database for reading. The server may be a standby; it refuses each write.
+    pub async fn connect_read_only(url: &str) -> Result<Self> {
+        Self::connect_for(url, Access::ReadOnly, &ConnectionOptions::default()).await
+    }
+
+    async fn connect_for(url: &str, access: Access, options: &ConnectionOptions) -> Result<Self> {
+        let target = Target::parse(url, access)?.with_session_settings(options.statement_timeout);
+        Self::open(target, options).await.map_err(|fault| fault.with_context("opening the store"))
+    }
+
+    async fn open(target: Target, options: &ConnectionOptions) -> DbResult<Self> {
+        let abandoned = AbandonedConnections::new(target.clone(), options.metrics.clone());
+        let pool = |name, size| {
+            let settings = PoolSettings::new(name, size, options);
+            Pool::new(
+                target.with_application_name(&settings.application_name),
+                settings,
+                Arc::clone(&abandoned),
+            )
+        };
+        let heartbeat_pool = pool("heartbeats", HEARTBEAT_CONNECTIONS);
+        let read_pool = pool("reads", options.max_read_connections);
+        let pool = Arc::new(pool("statements", options.max_connections));
         let applied = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
             Some(_) => Some(pool.one(sqlx::query(schema::APPLIED)).await?),
             None => None,
@@ -127,16 +147,16 @@ impl Postgres {
     /// Migrates the schema to the version of this binary, under an advisory lock. `url` must lead to the server itself.
     /// Does nothing if the schema is newer and this binary can use it.
     pub async fn migrate(url: &str) -> Result<()> {
-        let options = Target::parse_direct(url)?;
-        schema::migrate(&options).await.map_err(|fault| fault.with_context("migrating the store"))
+        let target = Target::parse_direct(url)?;
+        schema::migrate(&target).await.map_err(|fault| fault.with_context("migrating the store"))
     }
 
     /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables.
     /// `url` must lead to the server itself, with the role that migrated.
     pub async fn grant(url: &str, role: &str) -> Result<()> {
-        let options = Target::parse_direct(url)?;
+        let target = Target::parse_direct(url)?;
         let granted = async {
-            let mut conn = connect(&options).await?;
+            let (mut conn, _) = target.connect().await?;
             grants::grant(&mut conn, role).await?;
             Ok(conn.close().await?)
         };

@@ -31,3 +31,76 @@ pub(crate) const COUNT_UNSEALED: &str = "SELECT \
      + (SELECT count(*) FROM calls WHERE run = $1 AND (substr(arguments, 1, 1) < $2 OR substr(result, 1, 1) < $2)) \
      + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \
      + (SELECT count(*) FROM snapshots WHERE run = $1 AND substr(document, 1, 1) < $2)";
+
+/// SQL: the number of the last change of the key `keys.key` that replaced everything before; 0 if there is none.
+macro_rules! last_replacement {
+    () => {
+        "coalesce((SELECT max(o.seq) FROM records o WHERE o.run = $1 AND o.space = $2 AND o.key = keys.key \
+             AND o.op IN ('put', 'delete') AND NOT o.undone), 0)"
+    };
+}
+
+/// SQL: the number in the key `keys.key` from which on a page shows it. One bound, because an index scan starts at one.
+macro_rules! first_of_key {
+    () => {
+        concat!(
+            "CASE WHEN keys.key = $3 AND $4 >= ",
+            last_replacement!(),
+            " THEN $4 + 1 ELSE ",
+            last_replacement!(),
+            " END"
+        )
+    };
+}
+
+/// A page of what keys hold: of the run `$1` in the space `$2`, after the key `$3` and the number `$4`, up to the key
+/// `$5` if that is not null, at most `$6` entries, or one entry more than `$7` bytes.
+///
+/// It goes from key to key, and of each key reads only what the key holds: what was replaced costs nothing, however
+/// often a key was replaced.
+///
+/// The arguments join `starts` with the records `r` of each key, and `weighed` with the record `r` of each entry. Both
+/// go through the left side row by row.
+macro_rules! held_records {
+    ($records_of_each_key:literal, $record_of_each_entry:literal) => {
+        concat!(
+    "WITH RECURSIVE keys (key, found) AS ( \
+         SELECT * FROM ( \
+             SELECT key, CAST(0 AS bigint) FROM records \
+             WHERE run = $1 AND space = $2 AND key >= $3 AND (CAST($5 AS text) IS NULL OR key < $5) AND NOT undone \
+             ORDER BY key LIMIT 1 \
+         ) AS first \
+         UNION ALL \
+         SELECT ( \
+             SELECT r.key FROM records r \
+             WHERE r.run = $1 AND r.space = $2 AND r.key > keys.key AND (CAST($5 AS text) IS NULL OR r.key < $5) \
+               AND NOT r.undone \
+             ORDER BY r.key LIMIT 1 \
+         ), keys.found + ( \
+             SELECT count(*) FROM ( \
+                 SELECT 1 FROM records r \
+                 WHERE r.run = $1 AND r.space = $2 AND r.key = keys.key AND r.op <> 'delete' AND NOT r.undone \
+                   AND r.seq >= ",
+    first_of_key!(),
+    " ORDER BY r.seq LIMIT $6 \
+             ) AS held \
+         ) \
+         FROM keys WHERE keys.key IS NOT NULL AND keys.found < $6 \
+     ), starts AS MATERIALIZED ( \
+         SELECT key, ",
+    first_of_key!(),
+    " AS first FROM keys WHERE key IS NOT NULL \
+     ), page AS ( \
+         SELECT r.key, r.seq, r.size FROM starts CROSS JOIN ",
+    $records_of_each_key,
+    " ORDER BY r.key, r.seq LIMIT $6 \
+     ), weighed AS ( \
+         SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before FROM page \
+     ) \
+     SELECT r.key, r.seq, r.entry_id, r.value, r.turn, weighed.found FROM weighed CROSS JOIN ",
+            $record_of_each_entry,
+            " AND weighed.before < $7 ORDER BY r.key, r.seq"
+        )
+    };
+}
+pub(crate) use {first_of_key, held_records, last_replacement};

@@ -29,8 +29,9 @@ use tokio::time::{sleep, timeout};
 
 use super::server_settings::Backend;
 use super::session::Session;
-use super::url::{Target, connect};
+use super::url::Target;
 use crate::db_error::{DbError, DbResult};
+use crate::metrics::StoreMetrics;
 
 /// Time until the server is asked for the first time, and then between two questions.
 const FIRST_CHECK: Duration = Duration::from_millis(200);
@@ -52,14 +53,15 @@ const IS_BUSY: &str = "SELECT EXISTS ( \
 #[derive(Debug)]
 pub(super) struct AbandonedConnections {
     target: Target,
+    metrics: StoreMetrics,
     count: AtomicUsize,
     /// Asks the server. Open while there are abandoned connections.
     observer: Mutex<Option<PgConnection>>,
 }
 
 impl AbandonedConnections {
-    pub fn new(target: Target) -> Arc<Self> {
-        Arc::new(Self { target, count: AtomicUsize::new(0), observer: Mutex::default() })
+    pub fn new(target: Target, metrics: StoreMetrics) -> Arc<Self> {
+        Arc::new(Self { target, metrics, count: AtomicUsize::new(0), observer: Mutex::default() })
     }
 
     /// Keeps the permit until the server has ended what it does for this connection, and closes the connection.
@@ -69,6 +71,7 @@ impl AbandonedConnections {
         let this = Arc::clone(self);
         runtime.spawn(async move {
             this.count.fetch_add(1, SeqCst);
+            let _counted = this.metrics.count_abandoned();
             this.wait_for_end(session).await;
             drop(permit);
             if this.count.fetch_sub(1, SeqCst) == 1 {
@@ -106,7 +109,7 @@ impl AbandonedConnections {
         let ask = async {
             let mut conn = match observer.take() {
                 Some(conn) => conn,
-                None => connect(&self.target.options).await?,
+                None => self.target.connect().await?.0,
             };
             let query = sqlx::query(IS_BUSY).bind(backend.pid).bind(&backend.started);
             let is_busy = query.fetch_one(&mut conn).await?.try_get("is_busy")?;

@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::commit_statement::{Extras, Proposed, commit_batch, commit_one, parse_committed};
 use super::failure::Failure;
-use super::pool::{DEADLINE, Pool};
+use super::pool::Pool;
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::{Committed, RunId};
 
@@ -85,7 +85,7 @@ impl CommitBatcher {
                 },
             }
         };
-        tokio::time::timeout(DEADLINE, result)
+        tokio::time::timeout(self.pool.deadline(), result)
             .await
             .unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
     }

@@ -12,39 +12,26 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::TryStreamExt as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Postgres};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Postgres};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::abandoned::AbandonedConnections;
 use super::failure::Failure;
+use super::pool_settings::PoolSettings;
 use super::pooled_connection::PooledConnection;
 use super::session::Session;
+use super::transaction::Transaction;
 use super::url::Target;
 use crate::db_error::{DbError, DbResult};
 use crate::per_run_limiter::{PerRunLimiter, QueueGuard};
 use dalsegno_model::RunId;
 
-/// Through a pooler no setting stays on a session, so each transaction sets its own timeouts. A pooler does not report
-/// a dead client to the server: the idle timeout releases its locks. It is shorter than the statement timeout, so that
-/// a call that waits for these locks still succeeds.
-const BEGIN: &str =
-    "BEGIN; SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeout = '3s'";
-
-/// Begins a read transaction. Its reader may pause between reads. If the reader has died, the server keeps old row
-/// versions for it no longer than the idle timeout.
-const BEGIN_READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = '5s'; \
-                             SET LOCAL idle_in_transaction_session_timeout = '10min'";
-
-/// Longest time that a call may take: to wait for a connection, to open one, and to run the statement.
-pub(super) const DEADLINE: Duration = Duration::from_secs(8);
-
 /// A call that takes longer than this waits for a lock, or its server is lost. Connections that have been idle for as
-/// long may be lost too and are dropped; connections that were used since then are kept. Shorter than [`DEADLINE`], so
-/// that the next call finds no lost connection.
+/// long may be lost too and are dropped; connections that were used since then are kept. Shorter than a call's
+/// deadline, so that the next call finds no lost connection.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 
 /// Connections for statements of one run that may wait for the lock of its row: one for the statement that holds the
@@ -58,6 +45,7 @@ const MAX_IDLE: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(super) struct Pool {
     target: Target,
+    settings: Arc<PoolSettings>,
     permits: Arc<Semaphore>,
     per_run: PerRunLimiter,
     idle: Mutex<Vec<Session>>,
@@ -65,11 +53,16 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A pool of at most `max_connections`.
-    pub fn new(target: Target, max_connections: usize, abandoned: Arc<AbandonedConnections>) -> Self {
-        let permits = Arc::new(Semaphore::new(max_connections));
+    /// A pool with these settings.
+    pub fn new(target: Target, settings: PoolSettings, abandoned: Arc<AbandonedConnections>) -> Self {
+        let permits = Arc::new(Semaphore::new(settings.max_connections));
         let per_run = PerRunLimiter::new(CONNECTIONS_PER_RUN);
-        Self { target, permits, per_run, idle: Mutex::default(), abandoned }
+        Self { target, settings: Arc::new(settings), permits, per_run, idle: Mutex::default(), abandoned }
+    }
+
+    /// Longest time that a call may take.
+    pub fn deadline(&self) -> Duration {
+        self.settings.deadline
     }
 
     /// All rows of one statement, after it is committed. If the call fails or times out, its outcome is unknown.
@@ -101,13 +94,16 @@ impl Pool {
     pub async fn begin_read_only(&self) -> DbResult<PooledConnection> {
         self.with_timeout(async {
             let mut conn = self.acquire().await?;
-            sqlx::raw_sql(BEGIN_READ_ONLY)
-                .execute(conn.get()?)
-                .await
-                .map_err(|error| self.to_fault(error))?;
+            let sql = AssertSqlSafe(self.settings.begin_read_only.clone());
+            sqlx::raw_sql(sql).execute(conn.get()?).await.map_err(|error| self.to_fault(error))?;
             Ok(conn)
         })
         .await
+    }
+
+    /// Ends the transaction of [`Self::begin_read_only`] and begins another, which sees what is committed now.
+    pub fn renewal(&self) -> String {
+        format!("COMMIT; {}", self.settings.begin_read_only)
     }
 
     /// Joins the queue of the calls that may wait for the lock of this run's row.
@@ -118,10 +114,11 @@ impl Pool {
     /// Begins a transaction with these statements, in one round trip, and returns the rows of each. `sql` is sent as it
     /// is: it must contain no values except run ids.
     pub async fn begin(&self, sql: &str) -> DbResult<(Transaction<'_>, Vec<Vec<PgRow>>)> {
-        let mut transaction = Transaction { pool: self, conn: self.acquire().await? };
-        let mut results = transaction.run_simple(format!("{BEGIN}; {sql}")).await?;
+        let begin = &self.settings.begin;
+        let mut transaction = Transaction::new(self, self.acquire().await?);
+        let mut results = transaction.run_simple(format!("{begin}; {sql}")).await?;
         // The results of BEGIN itself.
-        results.drain(..BEGIN.split(';').count().min(results.len()));
+        results.drain(..begin.split(';').count().min(results.len()));
         Ok((transaction, results))
     }
 
@@ -132,7 +129,7 @@ impl Pool {
             return done;
         }
         self.close_idle(SUSPECT_AFTER);
-        match timeout(DEADLINE - SUSPECT_AFTER, work).await {
+        match timeout(self.deadline().saturating_sub(SUSPECT_AFTER), work).await {
             Ok(done) => done,
             Err(elapsed) => {
                 self.close_idle(Duration::ZERO);
@@ -150,17 +147,25 @@ impl Pool {
 
     /// Waits for a permit, and takes the most recently used idle connection or opens one.
     async fn acquire(&self) -> DbResult<PooledConnection> {
+        let asked = Instant::now();
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(DbError::unavailable)?;
+        self.settings.metrics.waited(asked.elapsed());
         if let Some(session) = self.take() {
             return Ok(PooledConnection::new(session, permit, Arc::clone(&self.abandoned)));
         }
         // On a task of its own: if the caller gives up, the permit stays with the connection that is being opened.
-        let opening = tokio::spawn(open(self.target.clone(), permit, Arc::clone(&self.abandoned)));
+        let (target, settings) = (self.target.clone(), Arc::clone(&self.settings));
+        let abandoned = Arc::clone(&self.abandoned);
+        let opening = tokio::spawn(async move {
+            let opened = Session::open(&target, settings.connection_lifetime, &settings.metrics);
+            let session = with_timeout(settings.deadline, opened).await?;
+            Ok(PooledConnection::new(session, permit, abandoned))
+        });
         opening.await.unwrap_or_else(|error| Err(DbError::unavailable(error)))
     }
 
     /// Why a statement failed. If its connection is lost, the idle connections are closed too.
-    fn to_fault(&self, error: sqlx::Error) -> DbError {
+    pub(super) fn to_fault(&self, error: sqlx::Error) -> DbError {
         let fault = error.into();
         match Failure::of(&fault) {
             Failure::Connection => self.close_idle(Duration::ZERO),
@@ -179,7 +184,7 @@ impl Pool {
         }
         // A statement is prepared in one round trip and executed in the next. The transaction keeps both on one server
         // connection, and an unnamed statement cannot conflict with one of the next client.
-        let mut transaction = conn.begin_with(BEGIN).await?;
+        let mut transaction = conn.begin_with(AssertSqlSafe(self.settings.begin.clone())).await?;
         let rows = query.persistent(false).fetch_all(&mut *transaction).await?;
         transaction.commit().await?;
         Ok(rows)
@@ -188,13 +193,16 @@ impl Pool {
     /// The most recently used idle connection, so that surplus connections reach [`MAX_IDLE`].
     fn take(&self) -> Option<Session> {
         let mut idle = self.idle();
-        idle.retain(|session| session.idle_since.elapsed() < MAX_IDLE);
+        idle.retain(|session| session.idle_since.elapsed() < MAX_IDLE && !session.is_expired());
         idle.pop()
     }
 
-    fn give_back(&self, conn: PooledConnection) {
-        if let Some((session, permit)) = conn.end() {
-            self.idle().push(Session { idle_since: Instant::now(), ..session });
+    pub(super) fn give_back(&self, conn: PooledConnection) {
+        if let Some((mut session, permit)) = conn.end() {
+            if !session.is_expired() {
+                session.idle_since = Instant::now();
+                self.idle().push(session);
+            }
             drop(permit);
         }
     }
@@ -207,65 +215,6 @@ impl Pool {
     fn idle(&self) -> MutexGuard<'_, Vec<Session>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-async fn open(
-    target: Target,
-    permit: OwnedSemaphorePermit,
-    abandoned: Arc<AbandonedConnections>,
-) -> DbResult<PooledConnection> {
-    let session = with_timeout(Session::open(&target)).await?;
-    Ok(PooledConnection::new(session, permit, abandoned))
-}
-
-/// A transaction that holds the lock of a run's row. If it is dropped before its end, its connection is closed and the
-/// server rolls it back: no connection with an open transaction returns to the pool.
-#[derive(Debug)]
-pub(super) struct Transaction<'a> {
-    pool: &'a Pool,
-    conn: PooledConnection,
-}
-
-impl Transaction<'_> {
-    /// All rows of one statement.
-    pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
-        let query = query.persistent(!self.pool.transaction_pooling());
-        query.fetch_all(self.conn.get()?).await.map_err(|error| self.pool.to_fault(error))
-    }
-
-    /// Commits.
-    pub async fn commit(self) -> DbResult<()> {
-        self.end("COMMIT").await
-    }
-
-    /// Rolls back.
-    pub async fn rollback(self) -> DbResult<()> {
-        self.end("ROLLBACK").await
-    }
-
-    async fn end(mut self, statement: &str) -> DbResult<()> {
-        self.run_simple(statement.to_owned()).await?;
-        self.pool.give_back(self.conn);
-        Ok(())
-    }
-
-    /// Runs several statements in one round trip, by the simple query protocol, and returns the rows of each.
-    async fn run_simple(&mut self, sql: String) -> DbResult<Vec<Vec<PgRow>>> {
-        let conn = self.conn.get()?;
-        fetch_simple(conn, sql).await.map_err(|error| self.pool.to_fault(error))
-    }
-}
-
-async fn fetch_simple(conn: &mut PgConnection, sql: String) -> sqlx::Result<Vec<Vec<PgRow>>> {
-    let mut stream = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(conn);
-    let (mut results, mut rows) = (Vec::new(), Vec::new());
-    while let Some(next) = stream.try_next().await? {
-        match next {
-            Either::Right(row) => rows.push(row),
-            Either::Left(_) => results.push(std::mem::take(&mut rows)),
-        }
-    }
-    Ok(results)
 }
 
 /// Runs statements of one run: each waits in the run's queue before it takes a connection.
@@ -296,6 +245,9 @@ fn exactly_one(row: Option<PgRow>) -> DbResult<PgRow> {
 }
 
 /// Runs a future with the deadline of a call.
-pub(super) async fn with_timeout<T>(work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
-    timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
+pub(super) async fn with_timeout<T>(
+    deadline: Duration,
+    work: impl Future<Output = DbResult<T>>,
+) -> DbResult<T> {
+    timeout(deadline, work).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
 }

@@ -1,9 +1,11 @@
 //! A read transaction: all its reads see the database as it was when it began. It has a connection of its own.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
-use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Row as _};
 use tokio::sync::Mutex;
 
 use super::Postgres;
@@ -30,6 +32,8 @@ use dalsegno_model::read_transaction::{
     StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
+
+const SELECT_KEY: &str = "SELECT pkcs8 FROM signing_key";
 
 const INSERT_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
@@ -109,22 +113,34 @@ const RECORDS: &str = "WITH page AS ( \
      WHERE r.run = $1 AND coalesce(page.before, 0) < $6 ORDER BY space, key, seq";
 
 impl Postgres {
-    /// Two statements: two processes that insert a key at once then both read the same one.
+    /// Writes nothing if there is a key. Two processes that insert a key at once both read the same one afterwards.
     pub(super) async fn do_signing_key(&self, fresh: &[u8]) -> DbResult<Vec<u8>> {
+        if let Some(row) = self.pool.optional(sqlx::query(SELECT_KEY)).await? {
+            return Ok(row.try_get("pkcs8")?);
+        }
         self.pool.all(sqlx::query(INSERT_KEY).bind(fresh)).await?;
-        Ok(self.pool.one(sqlx::query("SELECT pkcs8 FROM signing_key")).await?.try_get("pkcs8")?)
+        Ok(self.pool.one(sqlx::query(SELECT_KEY)).await?.try_get("pkcs8")?)
     }
 
     pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn ReadTransaction>> {
         let conn = Mutex::new(self.read_pool.begin_read_only().await?);
-        let persistent = !self.pool.transaction_pooling();
-        Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.without_cache() }))
+        Ok(Box::new(PgReadTransaction {
+            conn,
+            renewal: self.read_pool.renewal(),
+            deadline: self.read_pool.deadline(),
+            persistent: !self.read_pool.transaction_pooling(),
+            keys: self.keys.without_cache(),
+        }))
     }
 }
 
 /// A transaction that sees what was committed when it began. It ends when its connection is dropped.
 struct PgReadTransaction {
     conn: Mutex<PooledConnection>,
+    /// Ends the transaction and begins the next.
+    renewal: String,
+    /// Longest time of a read.
+    deadline: Duration,
     /// Whether prepared statements may stay on the connection.
     persistent: bool,
     keys: Keys,
@@ -134,7 +150,7 @@ impl QueryExecutor for PgReadTransaction {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
         let query = query.persistent(self.persistent);
-        with_timeout(async { Ok(query.fetch_all(conn.get()?).await?) }).await
+        with_timeout(self.deadline, async { Ok(query.fetch_all(conn.get()?).await?) }).await
     }
 }
 
@@ -166,6 +182,13 @@ impl PgReadTransaction {
 
 #[async_trait]
 impl ReadTransaction for PgReadTransaction {
+    async fn renew(&mut self) -> Result<()> {
+        let (conn, sql) = (self.conn.get_mut(), AssertSqlSafe(self.renewal.clone()));
+        let renewed = async { Ok(sqlx::raw_sql(sql).execute(conn.get()?).await?) };
+        let renewed = with_timeout(self.deadline, renewed).await.map(drop);
+        renewed.map_err(|fault| fault.with_context("beginning a read transaction"))
+    }
+
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
         self.list(query, |row| RunRow::read(row)?.run_head())

@@ -8,6 +8,7 @@ use super::Postgres;
 use super::record_columns::RecordColumns;
 use super::row::{any_sealed, digest, without_nul};
 use crate::db_error::{DbError, DbResult};
+use crate::statements::{first_of_key, held_records, last_replacement};
 use dalsegno_format::records::{after_prefix, page, payload};
 use dalsegno_format::seal::{AadContext, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
@@ -17,16 +18,19 @@ const WRITE: &str =
 
 const STORED_DIGEST: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
 
-/// Reads up to one entry more than the page holds, to know whether more entries follow.
-const READ: &str = "SELECT * FROM ( \
-         SELECT key, seq, entry_id, value, turn, count(*) OVER () AS found, \
-                sum(size) OVER (ORDER BY key, seq) - size AS before \
-         FROM ( \
-             SELECT key, seq, entry_id, value, size, turn FROM held_records \
-             WHERE run = $1 AND space = $2 AND (key, seq) > ($3, $4) AND ($5::text IS NULL OR key < $5) \
-             ORDER BY key, seq LIMIT $6 \
-         ) AS page \
-     ) AS page WHERE before < $7 ORDER BY key, seq";
+/// LATERAL and LIMIT keep the planner from reading all that a key ever held, whatever number of rows it expects.
+const READ: &str = held_records!(
+    "LATERAL ( \
+         SELECT r.key, r.seq, r.size FROM records r \
+         WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
+           AND r.op <> 'delete' AND NOT r.undone \
+         ORDER BY r.seq LIMIT $6 \
+     ) AS r",
+    "LATERAL ( \
+         SELECT r.key, r.seq, r.entry_id, r.value, r.turn FROM records r \
+         WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq LIMIT 1 \
+     ) AS r WHERE true"
+);
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> DbResult<Written> {
@@ -75,6 +79,7 @@ impl Postgres {
     pub(super) async fn do_read_records(&self, run: RunId, query: &RecordQuery) -> DbResult<RecordPage> {
         let (after_key, after_seq) = query.begin();
         let bytes = i64::try_from(query.bytes).unwrap_or(i64::MAX);
+        // One entry more than the page holds, to know whether more entries follow.
         let rows = sqlx::query(READ)
             .bind(run)
             .bind(without_nul(&query.space))

@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::postgres::{PgConnectOptions, PgRow};
+use sqlx::postgres::PgRow;
 use sqlx::{Connection as _, PgConnection, Row as _, SqlSafeStr as _};
 use tokio::time::sleep;
 
-use super::server_settings;
-use super::url::connect;
+use super::url::Target;
 use crate::db_error::{DbError, DbResult};
 use crate::schema::{AppliedMigrations, BASELINE};
 
@@ -51,10 +50,10 @@ fn migrator() -> Migrator {
 }
 
 /// Migrates the schema to this binary's. A try that waits too long for a lock is rolled back and repeated.
-pub(super) async fn migrate(options: &PgConnectOptions) -> DbResult<()> {
+pub(super) async fn migrate(target: &Target) -> DbResult<()> {
     let started = Instant::now();
     loop {
-        let mut conn = connect(options).await?;
+        let (mut conn, _) = target.connect().await?;
         let migrated = try_once(&mut conn).await;
         // Closing the connection releases the migrator's advisory lock, also after an error.
         let closed = conn.close().await;
@@ -77,7 +76,6 @@ pub(super) async fn migrate(options: &PgConnectOptions) -> DbResult<()> {
 }
 
 async fn try_once(conn: &mut PgConnection) -> DbResult<()> {
-    server_settings::check_settings(conn).await?;
     sqlx::raw_sql(LOCK_TIMEOUT).execute(&mut *conn).await?;
     let applied = match sqlx::query(IS_MIGRATED).fetch_optional(&mut *conn).await? {
         Some(_) => applied(&sqlx::query(APPLIED).fetch_one(&mut *conn).await?)?,

@@ -2,6 +2,7 @@
 
 use sqlx::{PgConnection, Row as _};
 
+use super::url::Access;
 use crate::db_error::{DbError, DbResult};
 
 /// The oldest version with everything that the migrations use, as `server_version_num`.
@@ -17,7 +18,9 @@ pub(super) struct Backend {
 
 /// Refuses a server that may lose writes it has acknowledged, or whose isolation level is not the one that the
 /// statements assume. Checked on every new connection: after a failover the server may have other settings.
-pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<Backend> {
+///
+/// Of a server that is only read from, neither matters, and it may be a standby.
+pub(super) async fn check_settings(conn: &mut PgConnection, access: Access) -> DbResult<Backend> {
     // A simple query: one round trip, and no prepared statement that a pooler would have to keep.
     let row = sqlx::raw_sql(
         "SELECT current_setting('fsync') AS fsync, \
@@ -31,7 +34,7 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<Backend>
     )
     .fetch_one(conn)
     .await?;
-    if row.try_get::<bool, _>("standby")? {
+    if access == Access::ReadWrite && row.try_get::<bool, _>("standby")? {
         // Temporary: after a failover the address may still lead to the old server.
         return Err(DbError::unavailable("the server is a standby and accepts no writes"));
     }
@@ -40,6 +43,10 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<Backend>
         return Err(DbError::Unusable(format!(
             "the server has version {version}; {OLDEST_VERSION} or newer is required"
         )));
+    }
+    let backend = Backend { pid: row.try_get("pid")?, started: row.try_get("started")? };
+    if access == Access::ReadOnly {
+        return Ok(backend);
     }
     if row.try_get::<&str, _>("fsync")? == "off" {
         return refused("fsync", "off", "a power failure would lose turns that were acknowledged");
@@ -62,7 +69,7 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<Backend>
         }
     }
     match row.try_get("encoding")? {
-        "UTF8" => Ok(Backend { pid: row.try_get("pid")?, started: row.try_get("started")? }),
+        "UTF8" => Ok(backend),
         other => refused("server_encoding", other, "texts are hashed and stored as UTF8"),
     }
 }

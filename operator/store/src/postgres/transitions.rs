@@ -17,10 +17,11 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
-use super::pool::{Pool, Transaction};
+use super::pool::Pool;
 use super::read::NOW;
 use super::row::{boundary_number, without_nul};
 use super::sqlx_types::bind;
+use super::transaction::Transaction;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,

@@ -37,7 +37,8 @@ pub(super) struct ActiveReads {
 /// A read transaction.
 #[derive(Debug)]
 struct Snapshot {
-    began: Instant,
+    /// When its snapshot began.
+    began: StdMutex<Instant>,
     /// Once set, SQLite interrupts the query under way.
     is_ended: Arc<AtomicBool>,
     /// `None`: it was ended.
@@ -58,7 +59,7 @@ impl ActiveReads {
         handle.set_progress_handler(INSTRUCTIONS, move || !ended.load(Ordering::Relaxed));
         drop(handle);
         let transaction = Mutex::new(Some(transaction));
-        let snapshot = Arc::new(Snapshot { began: Instant::now(), is_ended, transaction });
+        let snapshot = Arc::new(Snapshot { began: StdMutex::new(Instant::now()), is_ended, transaction });
         let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         reads.retain(|read| read.strong_count() > 0);
         reads.push(Arc::downgrade(&snapshot));
@@ -68,14 +69,14 @@ impl ActiveReads {
     /// Ends all reads that began at least `age` ago. Their callers get an error.
     pub fn end_older_than(&self, age: Duration) {
         let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = reads.iter().filter_map(Weak::upgrade).filter(|read| read.began.elapsed() >= age);
+        let old = reads.iter().filter_map(Weak::upgrade).filter(|read| read.age() >= age);
         for read in old {
             if read.is_ended.swap(true, Ordering::Relaxed) {
                 continue;
             }
             self.interrupted.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
-                seconds = read.began.elapsed().as_secs(),
+                seconds = read.age().as_secs(),
                 "a long read was ended, because it kept the write-ahead log from shrinking"
             );
             // Waits for the query under way, which is interrupted. Dropping the transaction rolls it back.
@@ -89,7 +90,23 @@ impl ActiveReads {
     }
 }
 
+impl Snapshot {
+    fn age(&self) -> Duration {
+        self.began.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}
+
 impl ActiveRead {
+    /// Begins a new snapshot: later queries see what is committed by then.
+    pub async fn renew(&self) -> DbResult<()> {
+        self.run(|conn| {
+            Box::pin(async { Ok(sqlx::raw_sql("COMMIT; BEGIN").execute(conn).await.map(drop)?) })
+        })
+        .await?;
+        *self.0.began.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        Ok(())
+    }
+
     /// Runs queries in the read.
     pub async fn run<T, F>(&self, work: F) -> DbResult<T>
     where

@@ -141,6 +141,14 @@ impl QueryExecutor for SqliteReadTransaction {
 
 #[async_trait]
 impl ReadTransaction for SqliteReadTransaction {
+    async fn renew(&mut self) -> Result<()> {
+        match &self.source {
+            Source::Snapshot(read) => with_timeout("beginning to read", read.renew()).await,
+            // Each page is of a moment of its own.
+            Source::Shared(_) => Ok(()),
+        }
+    }
+
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         self.read("reading the runs", move |conn, _| Box::pin(runs(conn, after))).await
     }

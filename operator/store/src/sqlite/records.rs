@@ -10,21 +10,18 @@ use super::disk::Room;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
+use crate::statements::{first_of_key, held_records, last_replacement};
 use dalsegno_format::records::{Change, Changes, after_prefix, link, payload};
 use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
 
-/// Reads one entry more than fits on the page, to find out whether there is another page. Reads values only of the
-/// entries that fit.
-const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
-         SELECT key, seq, count(*) OVER () AS found, sum(size) OVER (ORDER BY key, seq) - size AS before \
-         FROM ( \
-             SELECT key, seq, size FROM held_records \
-             WHERE run = ?1 AND space = ?2 AND (key, seq) > (?3, ?4) AND (?5 IS NULL OR key < ?5) \
-             ORDER BY key, seq LIMIT ?6 \
-         ) \
-     ) CROSS JOIN records USING (key, seq) \
-     WHERE run = ?1 AND space = ?2 AND before < ?7 ORDER BY key, seq";
+/// CROSS JOIN: SQLite goes through the starts first.
+const READ: &str = held_records!(
+    "records r \
+     WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
+       AND r.op <> 'delete' AND NOT r.undone",
+    "records r WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq"
+);
 
 /// Whether a key has a value or entries. The last change of the key shows it, so this reads one row.
 const HAS_VALUE: &str = "SELECT coalesce(( \
@@ -226,6 +223,7 @@ pub(super) async fn read(
     query: RecordQuery,
 ) -> DbResult<Vec<Entry>> {
     let (after_key, after_seq) = query.begin();
+    // One entry more than fits on the page, to find out whether there is another page.
     let rows = sqlx::query(READ)
         .bind(run)
         .bind(&query.space)

@@ -2,12 +2,15 @@
 
 mod damaged;
 
-use dalsegno_model::{BoundaryId, Commit, Dropped, Error, EventQuery, Retention, Rewound, RunId};
+use dalsegno_model::{
+    BoundaryId, Commit, Dropped, Error, EventQuery, RecordQuery, Retention, Rewound, RunId, Written,
+};
 use dalsegno_proof::verify::{self, Checkpoint};
 use dalsegno_proof::{Anchors, check_store};
+use dalsegno_protocol::{Payload, RecordOp};
 
 use crate::context::*;
-use crate::engines::on_every_engine;
+use crate::engines::{self, on_every_engine, on_every_persistent_engine};
 use crate::patches;
 
 on_every_engine! {
@@ -21,6 +24,51 @@ on_every_engine! {
     undone_boundaries_are_dropped_with_the_others,
     patches_are_decoded_after_the_snapshot,
     two_operators_compact_a_run_at_the_same_time,
+}
+
+on_every_persistent_engine! {
+    replaced_records_are_deleted_behind_the_boundaries_that_are_kept,
+}
+
+/// One key is replaced in each turn; the other grows, and was deleted and written again before that.
+async fn replaced_records_are_deleted_behind_the_boundaries_that_are_kept(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let record = async |operation| {
+        assert_eq!(cx.write_records(&worker.record_batch(vec![operation])).await.unwrap(), Written::Ok);
+    };
+    let (space, key) = (|| "s".to_owned(), |name: &str| name.to_owned());
+    let value = |number: i32| Payload::Json(json(&number.to_string()));
+    record(RecordOp::Put { space: space(), key: key("list"), value: value(0) }).await;
+    grow(cx, &worker, 1..=1).await;
+    record(RecordOp::Delete { space: space(), key: key("list") }).await;
+    for turn in 2..=20 {
+        record(RecordOp::Put { space: space(), key: key("meta"), value: value(turn) }).await;
+        let entry_id = format!("entry-{turn}");
+        record(RecordOp::Append { space: space(), key: key("list"), entry_id, value: value(turn) }).await;
+        grow(cx, &worker, turn..=turn).await;
+    }
+    let count = async || engines::count(cx, "SELECT count(*) FROM records").await;
+    assert_eq!(count().await, 1 + 1 + 19 + 19);
+    keep_last(cx, worker.run, 5).await;
+    compact(cx, worker.run).await;
+    // Of `meta`: what was put in turn 15, the last one that is dropped, and in the five turns that are kept.
+    assert_eq!(count().await, 1 + 6 + 19);
+    assert_valid(cx, &worker).await;
+    let query = RecordQuery { space: space(), limit: 100, bytes: 1 << 20, ..RecordQuery::default() };
+    let read = async || {
+        let page = cx.read_records(worker.run, &query).await.unwrap();
+        page.records.into_iter().map(|record| (record.key, record.turn)).collect::<Vec<_>>()
+    };
+    let mut expected: Vec<_> = (2..=20).map(|turn| (key("list"), turn)).collect();
+    expected.push((key("meta"), 20));
+    assert_eq!(read().await, expected);
+    // As far as the run can be rewound, each key still has what it held.
+    let to = BoundaryId { turn: 15, boundary: dalsegno_protocol::Boundary::Result, epoch: 1 };
+    let rewound = cx.rewind(worker.run, &rewind_to(1, to)).await.unwrap();
+    assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
+    expected.retain(|(_, turn)| *turn <= 15);
+    expected.push((key("meta"), 15));
+    assert_eq!(read().await, expected);
 }
 
 /// Commits turns with one event each; each appends its number to the list `log`.

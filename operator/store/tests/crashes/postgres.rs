@@ -153,7 +153,7 @@ async fn a_database_that_is_read_only_for_a_while_refuses_and_then_goes_on() {
              DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = {value}', \
              current_database()); END $$; \
              SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-             WHERE datname = current_database() AND application_name = 'dalsegno'"
+             WHERE datname = current_database() AND application_name LIKE 'dalsegno%'"
         );
         // Only new connections see the setting, so terminate the old ones.
         admin.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();

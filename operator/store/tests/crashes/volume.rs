@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dalsegno_model::{Commit, Committed, Error, NewRun, Read as _, RequestedBy, Store};
 use dalsegno_store::sqlite::{DiskLevel, Sqlite};
-use dalsegno_store::{ServedStore, open_to_serve};
+use dalsegno_store::{ConnectionOptions, ServedStore, open_to_serve};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
@@ -174,13 +174,14 @@ async fn on_a_volume_that_other_files_filled_runs_can_end_and_turns_are_accepted
     let worker = child::worker(&folder);
     if folder.join("filler").exists() {
         // The process ended with a full volume. The next one starts, and deletes a run.
-        let ServedStore { store, .. } = open_to_serve(&url, None).await.unwrap();
+        let ServedStore { store, .. } =
+            open_to_serve(&url, None, &ConnectionOptions::default()).await.unwrap();
         store.mark_deleted(OTHER_OBJECT, &RequestedBy::default()).await.unwrap();
         std::fs::remove_file(folder.join("filler")).unwrap();
         retry(&*store, &turn(&worker, next_turn(&*store, &worker).await)).await;
         return print_line("restarted");
     }
-    let ServedStore { store, disk } = open_to_serve(&url, None).await.unwrap();
+    let ServedStore { store, disk } = open_to_serve(&url, None, &ConnectionOptions::default()).await.unwrap();
     let disk = disk.unwrap();
     disk.keep_reserve();
     let cx = TestContext::new(store.clone(), ());

@@ -15,6 +15,7 @@ mod proxy;
 mod abandoned;
 mod anchors;
 mod busy;
+mod connections;
 mod grants;
 mod hashes;
 mod heartbeat_plan;
@@ -22,11 +23,13 @@ mod locks;
 mod lookups;
 mod lost_transitions;
 mod outages;
+mod replica;
 mod round_trips;
 mod schema;
 mod server_failures;
 mod settings;
 mod tls;
+mod verification;
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ async fn a_lost_server_costs_one_answer() {
     let mut conn = PgConnection::connect(&url).await.unwrap();
     conn.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-         WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'dalsegno'",
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'dalsegno%'",
     )
     .await
     .unwrap();

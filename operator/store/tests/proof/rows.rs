@@ -240,6 +240,10 @@ impl Rows {
 
 #[async_trait]
 impl ReadTransaction for Rows {
+    async fn renew(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
         let rest = self.runs.iter().filter(|run| after.is_none_or(|after| run.id > after));
         Ok(rest.take(PAGE).cloned().collect())

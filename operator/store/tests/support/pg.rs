@@ -12,15 +12,19 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::sync::OnceCell;
 
 /// Creates a server in a new directory and serves until standard input ends, which it does when the test process ends,
-/// even by a signal. Then stops the server and removes the directory. A line on standard input stops the server like
+/// even by a signal. Then stops the server and removes the directory. With `PRIMARY`, the socket of another server, it is
+/// a streaming standby of that server. A line on standard input stops the server like
 /// `pg_ctl stop -m immediate`, without a clean shutdown, and starts it again.
 const SERVE: &str = r#"
     set -eu
     PATH="$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin)"
     dir=$(mktemp -d "${TMPDIR:-/tmp}/dalsegno-pg.XXXXXX")
     trap 'rm -rf "$dir"' EXIT
-    initdb -D "$dir/data" -U postgres --auth=trust --encoding=UTF8 --locale=C --no-sync >"$dir/log" 2>&1 \
-        || { cat "$dir/log" >&2; exit 1; }
+    if [ -n "${PRIMARY:-}" ]; then
+        pg_basebackup -h "$PRIMARY" -p "$PRIMARY_PORT" -U postgres -D "$dir/data" -R -c fast --no-sync
+    else
+        initdb -D "$dir/data" -U postgres --auth=trust --encoding=UTF8 --locale=C --no-sync
+    fi >"$dir/log" 2>&1 || { cat "$dir/log" >&2; exit 1; }
     while :; do
         postgres -D "$dir/data" -k "$dir" -c listen_addresses= -c max_connections=400 "$@" >>"$dir/log" 2>&1 &
         server=$!
@@ -37,9 +41,13 @@ const SERVE: &str = r#"
     done
 "#;
 
+/// The port in the name of a server's socket, unless another is given.
+const DEFAULT_PORT: u16 = 5432;
+
 /// A server of its own. It stops when this value is dropped.
 pub struct Server {
     socket: PathBuf,
+    port: u16,
     databases: AtomicU32,
     template: OnceCell<()>,
     child: Child,
@@ -52,18 +60,27 @@ pub struct Server {
 impl Server {
     /// Starts a server with these further arguments, such as `-c fsync=off`.
     pub fn start(arguments: &[&str]) -> Self {
-        Self::serve(&mut shell(), arguments)
+        Self::serve(&mut shell(), DEFAULT_PORT, arguments)
     }
 
     /// Starts a server that also listens on this port of 127.0.0.1.
     #[allow(dead_code)]
     pub fn start_at(port: u16, arguments: &[&str]) -> Self {
         let arguments = [&["-c", "listen_addresses=127.0.0.1"], arguments].concat();
-        Self::serve(shell().env("PGPORT", port.to_string()), &arguments)
+        Self::serve(&mut shell(), port, &arguments)
     }
 
-    fn serve(command: &mut Command, arguments: &[&str]) -> Self {
+    /// Starts a standby that streams from this server, and listens on this port of 127.0.0.1.
+    #[allow(dead_code)]
+    pub fn standby_at(&self, port: u16) -> Self {
+        let mut command = shell();
+        command.env("PRIMARY", &self.socket).env("PRIMARY_PORT", self.port.to_string());
+        Self::serve(&mut command, port, &["-c", "listen_addresses=127.0.0.1"])
+    }
+
+    fn serve(command: &mut Command, port: u16, arguments: &[&str]) -> Self {
         let mut child = command
+            .env("PGPORT", port.to_string())
             .args(["-c", SERVE, "sh"])
             .args(arguments)
             .current_dir("/")
@@ -79,6 +96,7 @@ impl Server {
         assert!(!socket.is_empty(), "PostgreSQL did not start: is it installed?");
         Self {
             socket: socket.trim_end().into(),
+            port,
             databases: AtomicU32::new(0),
             template: OnceCell::new(),
             alive: child.stdin.take(),
@@ -98,7 +116,8 @@ impl Server {
 
     /// The URL of a database of this server.
     pub fn url(&self, database: &str) -> String {
-        format!("postgres://postgres@localhost/{database}?host={}", self.socket.display())
+        let port = if self.port == DEFAULT_PORT { String::new() } else { format!(":{}", self.port) };
+        format!("postgres://postgres@localhost{port}/{database}?host={}", self.socket.display())
     }
 
     /// Creates an empty database.

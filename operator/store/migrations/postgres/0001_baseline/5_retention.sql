@@ -160,6 +160,15 @@ BEGIN
         RETURNING old.bytes
     )
     SELECT count(*), coalesce(sum(bytes), 0) INTO emptied_, bytes_ FROM emptied;
+    -- Records that a change up to this boundary has replaced: no rewind goes back before the change.
+    DELETE FROM records WHERE run = _run AND (space, key, seq) IN (
+        SELECT old.space, old.key, old.seq
+        FROM records new JOIN records old
+          ON old.run = new.run AND old.space = new.space AND old.key = new.key AND old.seq < new.seq
+        WHERE new.run = _run AND new.op IN ('put', 'delete') AND NOT new.undone
+          AND (new.turn, new.boundary) <= (_turn, _boundary)
+          AND (new.turn, new.boundary) > (coalesce(row_.dropped_turn, 0), coalesce(row_.dropped_boundary, 0))
+        LIMIT 20000);
     UPDATE runs
     SET dropped_turn = _turn, dropped_boundary = _boundary, dropped_epoch = _epoch, stored_bytes = stored_bytes - bytes_
     WHERE id = _run;

@@ -1,0 +1,116 @@
+//! A store that measures how long each of its operations takes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use dalsegno_protocol::{Call, State};
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use crate::metrics::StoreMetrics;
+use dalsegno_model::*;
+
+/// The same store, which counts the time of each operation.
+pub fn measured(inner: Arc<dyn Store>, metrics: StoreMetrics) -> Arc<dyn Store> {
+    Arc::new(MeasuredStore { inner, metrics })
+}
+
+struct MeasuredStore {
+    inner: Arc<dyn Store>,
+    metrics: StoreMetrics,
+}
+
+/// Measures each method of a trait, also one that fails. The label is the method's name.
+macro_rules! measure {
+    ($face:ident { $(async fn $name:ident(&$this:ident $(, $argument:ident: $kind:ty)*) -> $answer:ty;)* }) => {
+        #[async_trait]
+        impl $face for MeasuredStore {
+            $(async fn $name(&$this $(, $argument: $kind)*) -> $answer {
+                let started = Instant::now();
+                let answer = $this.inner.$name($($argument),*).await;
+                $this.metrics.operation_took(stringify!($name), started.elapsed());
+                answer
+            })*
+        }
+    };
+}
+
+measure! {
+    Operator {
+        async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll>;
+        async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>>;
+        async fn create_run(&self, new: &NewRun) -> Result<Created>;
+        async fn find_by_object(&self, object_uid: &str) -> Result<LookUp>;
+        async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord>;
+        async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
+        async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
+        async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
+        async fn request_cancel(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
+        async fn reset_budget(&self, run: RunId, observed: i64, to: i64, by: &RequestedBy) -> Result<RunRecord>;
+        async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+        async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
+        async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;
+        async fn runs_to_expire(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn expire(&self, run: RunId, rows: u32) -> Result<Dropped>;
+        async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
+        async fn mark_deleted(&self, object_uid: &str, by: &RequestedBy) -> Result<()>;
+        async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
+        async fn delete_unused_revisions(&self, rows: u32) -> Result<u64>;
+        async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
+        async fn heads_to_anchor(&self, after: RunId) -> Result<HeadsToAnchor>;
+        async fn put_anchor(&self, anchor: &NewAnchor) -> Result<bool>;
+    }
+}
+
+measure! {
+    Worker {
+        async fn record_gateway_heartbeat(&self) -> Result<()>;
+        async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>>;
+        async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
+        async fn snapshot(&self, run: RunId) -> Result<Snapshotted>;
+        async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached>;
+        async fn commit(&self, commit: &Commit) -> Result<Committed>;
+        async fn claim(&self, claim: &Claim) -> Result<Claimed>;
+        async fn complete(&self, complete: &Complete) -> Result<Completed>;
+        async fn settle(&self, settle: &Settle) -> Result<Completed>;
+        async fn write_records(&self, batch: &RecordBatch) -> Result<Written>;
+        async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
+        async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
+    }
+}
+
+measure! {
+    Read {
+        async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
+        async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
+        async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>>;
+        async fn sizes(&self, run: RunId) -> Result<Sizes>;
+        async fn count_unsealed(&self, run: RunId) -> Result<u64>;
+        async fn id(&self) -> Result<Uuid>;
+        async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
+        async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+        async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
+        async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
+        async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
+        async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
+        async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
+        async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
+        async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
+        async fn begin_read(&self) -> Result<Box<dyn ReadTransaction>>;
+    }
+}
+
+measure! {
+    Admin {
+        async fn rewrap_keys(&self) -> Result<Rewrapped>;
+        async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
+        async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
+        async fn request_anchors_from(&self, first: i64) -> Result<u64>;
+        async fn prune_anchors(&self, below: i64) -> Result<u64>;
+        async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
+        async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
+    }
+}
