@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
-    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall,
-    StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
+    StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 use dalsegno_proof::{Anchors, check_store};
@@ -67,8 +68,16 @@ impl ReadTransaction for SlowReading {
         self.inner.boundaries(after, to).await
     }
 
-    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
+    async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
         self.inner.anchors(after).await
+    }
+
+    async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>> {
+        self.inner.leaves(after).await
+    }
+
+    async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
+        self.inner.leaves_by_run(after, to).await
     }
 
     async fn snapshots(&mut self, run: RunId) -> Result<Vec<StoredSnapshot>> {
