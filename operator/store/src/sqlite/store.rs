@@ -146,7 +146,7 @@ impl Worker for Sqlite {
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
-        self.transition(run, Attach { pod_uid: pod_uid.to_owned(), instance: *instance }).await
+        self.read_then_transition(run, Attach { pod_uid: pod_uid.to_owned(), instance: *instance }).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {

@@ -18,3 +18,4 @@ mod child;
 mod postgres;
 mod retrying_worker;
 mod sqlite;
+mod waiting_attach;
