@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use dalsegno_model::{Attached, CallFilter, Digest, Error, RunId, RunRecord, Store, Verdict};
+use dalsegno_model::{
+    Attached, CallFilter, Digest, Error, HEARTBEATS_PER_LEASE, RunId, RunRecord, Store, Verdict,
+};
 use dalsegno_protocol::{
     AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
 };
@@ -18,9 +20,6 @@ use crate::limits::request_body;
 use crate::limits::response_body::{json_length, json_response};
 use crate::limits::shared_limit::LimitOwner;
 use crate::response::{ApiProblem, whole_seconds};
-
-/// Heartbeats in one length of the lease.
-const HEARTBEATS_PER_LEASE: i64 = 3;
 
 pub(crate) async fn attach(
     State(gateway): State<Gateway>,

@@ -5,7 +5,7 @@
 -- returned. If its own worker holds the lock, that worker is alive; if another attempt is taking over the right to
 -- write, the next heartbeat returns that.
 --
--- $1 runs  $2 the capability of each
+-- $1 runs  $2 the capability of each  $3 the gateway
 WITH workers AS MATERIALIZED (
     SELECT run, capability, idx
     FROM unnest($1, $2) WITH ORDINALITY AS worker (run, capability, idx)
@@ -26,6 +26,7 @@ renewed AS (
     UPDATE runs
     SET lease_renewed_at = alive.now,
         lease_ms = heartbeat_ms,
+        lease_gateway = $3,
         cancel_told_at = CASE WHEN cancel_requested_at IS NOT NULL THEN coalesce(cancel_told_at, alive.now) END
     FROM alive
     WHERE runs.id = alive.id

@@ -32,6 +32,8 @@ pub struct Sqlite {
     /// `None`: the database is in memory, where the writer's connection is the only one.
     pub(super) readers: Option<SqlitePool>,
     pub(super) keys: Arc<Keys>,
+    /// Names this process in its heartbeats as a gateway.
+    pub(super) gateway: Uuid,
 }
 
 impl Sqlite {
@@ -47,7 +49,14 @@ impl Sqlite {
             .map_err(|fault| fault.with_context("beginning to serve"))?;
         let readers = readers(path);
         let writer = Writer::start(conn, Arc::clone(&clock), Some(lock));
-        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers), keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: Some(writer),
+            readers: Some(readers),
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Opens the database for reading. Another process may write at the same time.
@@ -55,7 +64,14 @@ impl Sqlite {
         let mut conn = connect(&SqliteConnectOptions::new().filename(path).read_only(true), path).await?;
         schema::check(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
-        Ok(Self { id, clock, writer: None, readers: Some(readers(path)), keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: None,
+            readers: Some(readers(path)),
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Opens the database for a short write while another process holds the lock. SQLite's own locking serializes the
@@ -65,7 +81,14 @@ impl Sqlite {
         schema::check(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
-        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers(path)), keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: Some(writer),
+            readers: Some(readers(path)),
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Creates a store in memory. It ends when it is dropped.
@@ -75,7 +98,14 @@ impl Sqlite {
         schema::migrate(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
-        Ok(Self { id, clock, writer: Some(writer), readers: None, keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: Some(writer),
+            readers: None,
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Returns the same store with these keys. From now on it encrypts payloads: those of each run with a data key that

@@ -45,6 +45,7 @@ CREATE TABLE runs (
     scheduled_at      INTEGER,
     attached_at       INTEGER,
     lease_renewed_at  INTEGER,
+    lease_gateway     BLOB,
     lease_ms          INTEGER NOT NULL DEFAULT 0,
     spent             INTEGER NOT NULL,
 
@@ -380,4 +381,20 @@ CREATE TABLE data_keys (
 CREATE TABLE audit_prunes (
     run    BLOB    NOT NULL PRIMARY KEY,
     to_seq INTEGER NOT NULL
+) STRICT;
+
+-- Periods in which no gateway sent its heartbeat: from the last heartbeat before it to the first one after it. Every
+-- deadline pauses for so long.
+CREATE TABLE gateway_outages (
+    began_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL PRIMARY KEY
+) STRICT;
+
+-- The heartbeats of each gateway: the last one, the start of the period without an outage, and the start of the outage
+-- before it. A gateway is one process.
+CREATE TABLE gateways (
+    id         BLOB NOT NULL PRIMARY KEY,
+    beat_last  INTEGER NOT NULL,
+    beat_since INTEGER NOT NULL,
+    gap_from   INTEGER NOT NULL
 ) STRICT;
