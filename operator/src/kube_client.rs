@@ -1,19 +1,29 @@
-//! The client of the API server. Every request has a timeout, and no request is retried by the client.
+//! The client of the API server. Every request has a timeout, no request is retried by the client, and a connection
+//! whose other end is gone is found by keepalive.
 
 use std::time::Duration;
 
 use axum::http::Request;
-use kube::client::Body;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use tokio::time::timeout;
-use tower::{BoxError, service_fn};
+use tower::{BoxError, ServiceBuilder, service_fn};
 use tower_http::timeout::TimeoutBody;
 
 /// Timeout of a response, and of each part of its body. The API server itself gives up after 60 s by default
 /// (`--request-timeout`), webhooks included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
-/// Longest silence of a watch. Watches end after 290 s.
-const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest silence of a watch. The API server sends a bookmark about once a minute.
+const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// A connection that carries nothing for so long is probed, and then once in each interval.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// After so many probes without an answer the connection fails.
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// A client of the API server that the environment names: the pod's service account, or a kubeconfig.
 ///
@@ -24,10 +34,25 @@ pub async fn connect() -> kube::Result<Client> {
     from_config(Config::infer().await.map_err(kube::Error::InferConfig)?)
 }
 
+/// kube's own client sets no keepalive, so its layers are put together here.
+///
 /// Without kube's retries: callers have a backoff of their own, and a retry would hold a run's slot for minutes.
-fn from_config(mut config: Config) -> kube::Result<Client> {
-    config.default_retry = false;
-    Ok(with_timeout(Client::try_from(config)?, REQUEST_TIMEOUT))
+fn from_config(config: Config) -> kube::Result<Client> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_keepalive(Some(KEEPALIVE_IDLE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(HttpClient::builder(TokioExecutor::new()).build(connector));
+    Ok(with_timeout(Client::new(service, config.default_namespace), REQUEST_TIMEOUT))
 }
 
 /// The client with a timeout for every response and for each part of its body. Only the body of a watch may be silent for
@@ -91,6 +116,29 @@ mod tests {
             assert!(first.is_err(), "the watch stays open: {first:?}");
         };
         timeout(Duration::from_secs(20), all).await.expect("it ends");
+    }
+
+    /// The timer of each established connection to this port, as the kernel shows it: `02` is keepalive.
+    fn timers_of_connections_to(port: u16) -> Vec<String> {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let to_port = rows.filter(|row| row[2].ends_with(&format!(":{port:04X}")) && row[3] == "01");
+        to_port.map(|row| row[5][..2].to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_silent_watch_is_probed_by_keepalive() {
+        let server = Router::new().fallback(|| async {
+            let partial = stream::iter([Ok::<_, Infallible>("{")]).chain(stream::pending());
+            axum::body::Body::from_stream(partial)
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async { axum::serve(listener, server).await });
+        let client = from_config(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
+        let nodes = Api::<Node>::all(client);
+        let _watch = nodes.watch(&WatchParams::default(), "0").await.unwrap();
+        assert_eq!(timers_of_connections_to(address.port()), ["02"]);
     }
 
     #[tokio::test]

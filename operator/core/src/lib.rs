@@ -43,6 +43,7 @@ mod text;
 pub mod version;
 pub mod worker;
 
+pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Decision, Effect, EventLevel, EventSpec};
 pub use observed::{

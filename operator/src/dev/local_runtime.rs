@@ -95,7 +95,7 @@ impl WorkerRuntime for LocalRuntime {
             store,
             agent: self.agent()?,
             pods,
-            node: Some(ObservedNode { ready: true, since: self.serving_since }),
+            node: Some(ObservedNode { ready: true, since: self.serving_since, zone_lost: false }),
             templates: Templates::new(),
             head: None,
             pod_create_error: None,
