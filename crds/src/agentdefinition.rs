@@ -19,7 +19,7 @@ use crate::template::PodTemplate;
     shortname = "adef",
     category = "dalsegno",
     doc = "An AgentDefinition describes an agent: its pod template, its version, and the defaults for the fields that \
-           its runs leave unset. AgentRuns refer to it in spec.agentRef. An edit never changes a running pod. It \
+           its runs leave unset. AgentRuns refer to it in spec.agentRef. An edit never changes a pod whose worker has attached: it \
            applies from the next attempt of each run on, as far as the run's version policy allows.",
     status = "AgentDefinitionStatus",
     derive = "PartialEq",
@@ -42,6 +42,13 @@ pub struct AgentDefinitionSpec {
     /// The agent's pod template and version.
     #[serde(flatten)]
     pub agent: Agent,
+
+    /// Number of this definition's runs that run at the same time. Further runs wait, the oldest starts first, and
+    /// `status.queuePosition` of each says how many are before it. A run that has had a pod does not wait any more, and a
+    /// held run does not count. Unset: unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_concurrent_runs: Option<i32>,
 
     /// Values for the fields that an AgentRun leaves unset. A field that is unset here too has its built-in value.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -31,6 +31,10 @@ pub const MANAGED_BY: &str = "dalsegno";
 /// Pod annotation: the run's inline input. The downward API mounts it as a file for the worker.
 pub const ANNOTATION_INPUT: &str = "dalsegno.dev/input";
 
+/// Pod annotation: name of the worker's container. Admission may add containers to a pod, so the pod itself does not show
+/// which container was the only one of its template.
+pub const ANNOTATION_WORKER: &str = "dalsegno.dev/worker-container";
+
 /// AgentRun annotation: why somebody cancels the run, resets its budget or deletes it. The audit records the value at
 /// the time of that change.
 pub const ANNOTATION_REASON: &str = "dalsegno.dev/reason";
@@ -46,6 +50,14 @@ pub const ANNOTATION_TURN: &str = "dalsegno.dev/turn";
 
 /// Pod annotation: the revision that the pod is pinned to. Absent if the pod uses the current template.
 pub const ANNOTATION_PINNED: &str = "dalsegno.dev/pinned";
+
+/// Pod annotation of the Cluster Autoscaler: it may evict the pod to remove a node. Without it no node with a worker
+/// would be removed, because the autoscaler does not know the pod's controller. A template may set it to `false`.
+pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
+/// Pod annotation: until when the pod excludes a node on which earlier attempts failed, in RFC 3339. Absent if it
+/// excludes none.
+pub const ANNOTATION_AVOIDS_UNTIL: &str = "dalsegno.dev/avoids-until";
 
 /// Value of [`crate::AgentRunStatus::agent`] for a run with an inline `agent`.
 pub const INLINE_AGENT: &str = "<inline>";

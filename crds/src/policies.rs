@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct VersionPolicy {
     /// `Pin` (built-in): resume with the template that wrote the checkpoint, and name its image by digest. Only
-    /// resources and placement come from the current template. `Block`: hold the run until a person decides. `Allow`:
+    /// resources and placement come from the current template. `Pin` does the same if the current template fails to
+    /// start, or if its image has another name and a version that is not known yet. `Block`: hold the run until a person decides. `Allow`:
     /// resume with the current template despite the mismatch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_mismatch: Option<OnMismatch>,
@@ -42,13 +43,14 @@ pub struct Recovery {
     pub max_recovery_attempts: Option<i32>,
 
     /// Number of consecutive crashes without progress that exhausts recovery. It detects recovery loops. Any progress
-    /// resets the count to 0. Built-in: 3.
+    /// resets the count to 0. Built-in: 12, which with the built-in backoff takes at least 14 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_attempts_without_progress: Option<i32>,
 
     /// Number of consecutive disruptions without progress that exhausts recovery. From the second one on, the next
-    /// attempt waits for the backoff, as after a crash. Built-in: 10.
+    /// attempt waits for the backoff, as after a crash. The run is then held for a pause that grows from 1 to 30 minutes,
+    /// and tried again. Built-in: 10, and they must span at least 10 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_disruptions_without_progress: Option<i32>,

@@ -101,7 +101,8 @@ fn spec() -> Schema {
                 1,
             ),
             "initContainers": containers(
-                "Containers that run before the worker. With `restartPolicy: Always` they run beside it.",
+                "Containers that run before the worker. With `restartPolicy: Always` they also run at the same time as \
+                 the worker.",
                 0,
             ),
         },
@@ -113,7 +114,7 @@ fn spec() -> Schema {
 }
 
 /// The rules are part of the template's schema, so they are the same in an AgentDefinition and in an inline agent.
-fn rules() -> [Rule; 4] {
+fn rules() -> [Rule; 5] {
     [
         Rule::new("!has(self.restartPolicy) || self.restartPolicy == 'Never'")
             .message("remove restartPolicy or set it to Never: a worker is replaced by a new pod, and never restarted in place")
@@ -130,6 +131,15 @@ fn rules() -> [Rule; 4] {
                  only init containers can be restarted in place",
             )
             .field_path(".containers"),
+        Rule::new(
+            "!has(self.initContainers) || self.initContainers.all(c, !has(c.restartPolicyRules) || \
+             c.restartPolicyRules.all(r, has(r.action) && r.action == 'Restart'))",
+        )
+        .message(
+            "use only the action Restart in restartPolicyRules: other actions restart the worker in place, and a worker is \
+             replaced by a new pod",
+        )
+        .field_path(".initContainers"),
     ]
 }
 
@@ -165,6 +175,12 @@ fn containers(description: &str, at_least: usize) -> Schema {
                     "items": {
                         "type": "object", "x-kubernetes-preserve-unknown-fields": true,
                         "description": "A rule for restarts in place.",
+                        "properties": {
+                            "action": {
+                                "type": "string", "maxLength": 32,
+                                "description": "`Restart`, which restarts only this container.",
+                            },
+                        },
                     },
                 },
             },

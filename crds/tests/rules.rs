@@ -210,6 +210,22 @@ fn an_init_container_may_be_a_sidecar() {
 }
 
 #[test]
+fn a_rule_of_an_init_container_restarts_only_that_container() {
+    let init = |rules: Value| {
+        let container = json!({ "name": "fetch", "image": "registry.example/fetch:1", "restartPolicy": "Never",
+                                "restartPolicyRules": rules });
+        json!({ "containers": [worker()], "initContainers": [container] })
+    };
+    let exit_codes = json!({ "operator": "In", "values": [42] });
+    assert_template_accepted(init(json!([{ "action": "Restart", "exitCodes": exit_codes }])));
+    for action in ["RestartAllContainers", "RestartPod"] {
+        let rules = json!([{ "action": "Restart" }, { "action": action, "exitCodes": exit_codes }]);
+        assert_template_rejected(init(rules), "use only the action Restart in restartPolicyRules");
+    }
+    assert_template_rejected(init(json!([{}])), "use only the action Restart in restartPolicyRules");
+}
+
+#[test]
 fn a_template_cannot_bypass_the_scheduler() {
     assert_template_accepted(json!({ "containers": [worker()], "nodeName": "" }));
     assert_template_rejected(

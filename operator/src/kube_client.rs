@@ -1,9 +1,10 @@
 //! The client of the API server. Every request has a timeout, no request is retried by the client, and a connection
 //! whose other end is gone is found by keepalive.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::Request;
+use http_body_util::BodyExt;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -13,10 +14,12 @@ use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder, service_fn};
 use tower_http::timeout::TimeoutBody;
 
+use crate::cache::watch_health::WatchHealth;
+
 /// Timeout of a response, and of each part of its body. The API server itself gives up after 60 s by default
 /// (`--request-timeout`), webhooks included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
-/// Longest silence of a watch. The API server sends a bookmark about once a minute.
+/// Longest silence of a watch. The API server sends a bookmark each minute.
 const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A connection that carries nothing for so long is probed, and then once in each interval.
@@ -25,19 +28,62 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// After so many probes without an answer the connection fails.
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// A client of the API server that the environment names: the pod's service account, or a kubeconfig.
+/// A client of the API server that the environment names: the pod's service account, or a kubeconfig. Records what it hears
+/// in `health`.
 ///
 /// # Errors
 ///
 /// The environment names no API server, or its configuration is invalid.
-pub async fn connect() -> kube::Result<Client> {
-    from_config(Config::infer().await.map_err(kube::Error::InferConfig)?)
+pub async fn connect(health: WatchHealth) -> kube::Result<Client> {
+    let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    Ok(observed(from_config(config)?, health))
 }
 
-/// kube's own client sets no keepalive, so its layers are put together here.
-///
+/// The client, with a record of each answer and of each part of a watch.
+fn observed(client: Client, health: WatchHealth) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = service_fn(move |request: Request<Body>| {
+        let (client, health) = (client.clone(), health.clone());
+        async move {
+            let watch = is_watch(&request).then(|| request.uri().path().to_owned());
+            let response = client.send(request).await?;
+            health.answered(Instant::now());
+            let record = move || {
+                if let Some(path) = &watch {
+                    health.heard(path, Instant::now());
+                }
+            };
+            record();
+            Ok::<_, BoxError>(response.map(|body| {
+                body.map_frame(move |frame| {
+                    record();
+                    frame
+                })
+            }))
+        }
+    });
+    Client::new(service, namespace)
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    request.uri().query().is_some_and(|it| it.contains("watch=true"))
+}
+
 /// Without kube's retries: callers have a backoff of their own, and a retry would hold a run's slot for minutes.
-fn from_config(config: Config) -> kube::Result<Client> {
+fn from_config(mut config: Config) -> kube::Result<Client> {
+    config.default_retry = false;
+    let client = match &config.proxy_url {
+        // Only kube's own client knows which proxies this build supports. It sets no keepalive.
+        Some(_) => Client::try_from(config)?,
+        None => with_keepalive(&config)?,
+    };
+    Ok(with_timeout(client, REQUEST_TIMEOUT))
+}
+
+/// The layers of kube's own client, over connections with keepalive. kube puts them together in the same order: the
+/// address of the API server, the credentials (the token's file is read again each minute), more headers, TLS with the
+/// client's certificate.
+fn with_keepalive(config: &Config) -> kube::Result<Client> {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -52,7 +98,7 @@ fn from_config(config: Config) -> kube::Result<Client> {
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(HttpClient::builder(TokioExecutor::new()).build(connector));
-    Ok(with_timeout(Client::new(service, config.default_namespace), REQUEST_TIMEOUT))
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
 /// The client with a timeout for every response and for each part of its body. Only the body of a watch may be silent for
@@ -62,7 +108,7 @@ pub fn with_timeout(client: Client, limit: Duration) -> Client {
     let service = service_fn(move |request: Request<Body>| {
         let client = client.clone();
         async move {
-            let is_watch = request.uri().query().is_some_and(|it| it.contains("watch=true"));
+            let is_watch = is_watch(&request);
             let response = timeout(limit, client.send(request)).await;
             let response = response.map_err(|_| format!("no answer within {limit:?}"))??;
             let idle = if is_watch { WATCH_IDLE_TIMEOUT } else { limit };
@@ -81,7 +127,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use axum::Router;
-    use axum::http::{Response, StatusCode};
+    use axum::http::{HeaderMap, Response, StatusCode};
     use futures::{StreamExt, future, stream};
     use k8s_openapi::api::core::v1::{Namespace, Node};
     use kube::Api;
@@ -139,6 +185,45 @@ mod tests {
         let nodes = Api::<Node>::all(client);
         let _watch = nodes.watch(&WatchParams::default(), "0").await.unwrap();
         assert_eq!(timers_of_connections_to(address.port()), ["02"]);
+    }
+
+    #[tokio::test]
+    async fn the_token_of_the_service_account_is_read_from_its_file() {
+        let server = Router::new().fallback(|headers: HeaderMap| async move {
+            let token = headers["authorization"].to_str().unwrap().to_owned();
+            (StatusCode::FORBIDDEN, token)
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async { axum::serve(listener, server).await });
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret-1").unwrap();
+        let mut config = Config::new(url.parse().unwrap());
+        config.auth_info.token_file = Some(file.path().to_str().unwrap().to_owned());
+        let client = from_config(config).unwrap();
+        let error = Api::<Node>::all(client).get("n1").await.unwrap_err();
+        assert!(format!("{error:?}").contains("Bearer secret-1"), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_is_not_supported_is_reported_and_not_ignored() {
+        let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+        config.proxy_url = Some("http://127.0.0.1:2".parse().unwrap());
+        let error = from_config(config).err().expect("no client");
+        assert!(matches!(error, kube::Error::ProxyProtocolDisabled { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_watch_is_heard_with_each_part_and_a_silent_one_is_not() {
+        let health = WatchHealth::default();
+        let client = observed(silent(), health.clone());
+        let nodes = Api::<Node>::all(client);
+        let watch = nodes.watch(&WatchParams::default(), "0").await.unwrap();
+        let _ = timeout(SHORT, watch.boxed().next()).await;
+        let now = Instant::now();
+        let age = health.ages(now)["nodes"];
+        assert!(age > Duration::ZERO && age < Duration::from_secs(10), "{age:?}");
+        assert_eq!(health.ages(now + SHORT)["nodes"], age + SHORT);
     }
 
     #[tokio::test]

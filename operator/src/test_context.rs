@@ -66,9 +66,12 @@ impl TestContext {
             invalid_objects: Default::default(),
             api: Default::default(),
             refusals: Default::default(),
+            quotas: Default::default(),
+            run_queues: Default::default(),
             heads: Default::default(),
             state_reads: Default::default(),
             failures: Default::default(),
+            write_conflicts: Default::default(),
             queue,
             metrics: Metrics::default(),
             failpoint: Failpoint::default(),
@@ -88,6 +91,11 @@ fn api_server(objects: Vec<Value>, fault: Fault, requests: Requests) -> Client {
             let body = body.collect_bytes().await.unwrap();
             let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
             let mut response = respond(&head.method, head.uri.path(), &body, &objects);
+            let is_strict = head.uri.query().is_some_and(|it| it.contains("fieldValidation=Strict"));
+            if head.method == Method::POST && head.uri.path().ends_with("/pods") && !is_strict {
+                response = json!({ "kind": "Status", "status": "Failure", "code": 400, "reason": "BadRequest",
+                                   "message": "unknown fields of a pod would be dropped" });
+            }
             if let Some((method, end, code)) = fault
                 && method == head.method
                 && head.uri.path().ends_with(end)

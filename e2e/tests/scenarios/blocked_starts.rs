@@ -127,6 +127,23 @@ async fn an_image_that_cannot_be_pulled_is_reported_and_the_start_is_not_charged
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_corrected_definition_frees_a_run_whose_image_cannot_be_pulled() -> Result {
+    let ctx = TestContext::new("corrected-image").await?;
+    let wrong = Definition::new().image("registry.dalsegno.test/no-such-image:1");
+    ctx.create_definition("agent", &wrong).await?;
+    let run = ctx.start("run", &Agent::from_definition("agent", short_run())).await?;
+    let pull_failed = |status: &dalsegno_crds::AgentRunStatus| {
+        status.reason_and_message(ConditionType::WorkerReady).0 == Reason::ImagePullFailed.as_str()
+    };
+    run.wait_until("to report that its image cannot be pulled", LIMIT, pull_failed).await?;
+    ctx.update_definition("agent", &Definition::new()).await?;
+    let status = run.wait_for_success().await?;
+    let end = status.attempt_end(1)?;
+    assert_eq!((end.cause, end.charged), (Cause::TemplateChanged, false));
+    ctx.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_above_the_quota_retries_the_same_attempt_and_starts_when_the_quota_allows() -> Result {
     let ctx = TestContext::new("quota").await?;
     let none = json!({ "metadata": { "name": "none" }, "spec": { "hard": { "pods": "0" } } });

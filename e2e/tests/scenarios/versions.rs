@@ -186,6 +186,28 @@ async fn a_tag_that_was_pushed_again_is_used_with_the_policy_allow() -> Result {
     ctx.end().await
 }
 
+/// A definition that names a tag is changed to a command that does not exist, and then to an image that does not exist.
+#[tokio::test(flavor = "multi_thread")]
+async fn pin_survives_a_bad_command_and_a_bad_tag_without_a_charge() -> Result {
+    let ctx = TestContext::new("bad-roll-out").await?;
+    let old = ctx.push_image("live", "old").await?;
+    let run = start_with(&ctx, &old_definition(&old.tagged), json!({})).await?;
+    let bad = old_definition(&old.tagged).container(json!({ "command": ["/no-such-command"] }));
+    ctx.update_definition("agent", &bad).await?;
+    run.evict().await?;
+    let status = run.wait_for_attempt(3, secs(60)).await?;
+    assert_eq!(status.attempt_end(2)?.cause, Cause::StartFailed);
+    assert_eq!(compatibility_reason(&status), Reason::Pinned.as_str());
+
+    ctx.update_definition("agent", &old_definition("registry.dalsegno.test/no-such-image:1")).await?;
+    run.evict().await?;
+    let status = run.wait_for_success().await?;
+    assert_eq!((digest(&status), status.attempt().number), (old.digest, 4));
+    assert_eq!(status.recovery().recovery_attempts, 0);
+    run.expect_nothing_lost_or_repeated(TURNS).await?;
+    ctx.end().await
+}
+
 /// Each node keeps the image that it has pulled under the tag.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_with_different_images_under_one_tag_do_not_mix_versions() -> Result {

@@ -6,7 +6,7 @@ use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
     Deadlines, Ending, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId, RunRecord,
 };
-use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
 
 /// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
@@ -55,8 +55,8 @@ pub enum Effect {
         run: RunId,
         /// Number of the attempt.
         attempt: i32,
-        /// The pod to create.
-        pod: Box<Pod>,
+        /// The pod to create, as JSON.
+        pod: Value,
         /// Hash of the template's document.
         revision: String,
         /// The template's document.
@@ -151,8 +151,10 @@ pub struct EventSpec {
     pub reason: String,
     /// What was done to what. The API server counts events with the same reason and action as one series.
     pub action: String,
-    /// One sentence for people.
+    /// One sentence for people. It may contain a worker's text, which only readers of events may see.
     pub note: String,
+    /// The same for the log, without any text of a worker.
+    pub log: String,
 }
 
 /// Type of a Kubernetes event.

@@ -6,7 +6,7 @@ use dalsegno_crds::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodSpec,
-    PodStatus,
+    PodStatus, ResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -16,6 +16,9 @@ use crate::revision::digest_in;
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// Type of the pod condition that says whether a pod has a node.
 pub(crate) const POD_SCHEDULED: &str = "PodScheduled";
+
+/// Name of the resource memory.
+const MEMORY: &str = "memory";
 
 /// Removes every field that no decision reads, because the operator keeps thousands of pods in memory. What remains
 /// shows how the pod ended and whose pod it is.
@@ -38,6 +41,7 @@ pub fn trimmed(pod: Pod) -> Pod {
         spec: spec.map(|spec| PodSpec {
             node_name: spec.node_name,
             containers: spec.containers.into_iter().map(trimmed_container).collect(),
+            resources: spec.resources.and_then(trimmed_resources),
             ..PodSpec::default()
         }),
         status: status.map(|status| PodStatus {
@@ -53,7 +57,14 @@ pub fn trimmed(pod: Pod) -> Pod {
 }
 
 fn trimmed_container(it: Container) -> Container {
-    Container { name: it.name, image: it.image, ..Container::default() }
+    let resources = it.resources.and_then(trimmed_resources);
+    Container { name: it.name, image: it.image, resources, ..Container::default() }
+}
+
+/// Keeps the memory limit.
+fn trimmed_resources(it: ResourceRequirements) -> Option<ResourceRequirements> {
+    let memory = it.limits?.remove_entry(MEMORY)?;
+    Some(ResourceRequirements { limits: Some(BTreeMap::from([memory])), ..ResourceRequirements::default() })
 }
 
 fn trimmed_statuses(all: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
@@ -70,13 +81,19 @@ fn is_evidence(condition: &PodCondition) -> bool {
     matches!(condition.type_.as_str(), DISRUPTION_TARGET | POD_SCHEDULED)
 }
 
-/// Name of the worker's container: `agent`, or the name of the only container.
+/// Name of the worker's container, as the pod's annotation says. The containers themselves do not show it, because
+/// admission may have added others.
 pub fn worker_container_name(pod: &Pod) -> &str {
-    let containers = pod.spec.as_ref().map(|it| it.containers.as_slice()).unwrap_or_default();
-    match containers {
-        [only] => &only.name,
-        _ => names::WORKER_CONTAINER,
-    }
+    annotation(pod, names::ANNOTATION_WORKER).unwrap_or(names::WORKER_CONTAINER)
+}
+
+/// Whether the worker's container or the whole pod has a memory limit. The pod shows also the defaults of its namespace.
+pub(crate) fn worker_has_memory_limit(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let name = worker_container_name(pod);
+    let worker = spec.containers.iter().find(|it| it.name == name).and_then(|it| it.resources.as_ref());
+    let has_limit = |it: &ResourceRequirements| it.limits.as_ref().is_some_and(|it| it.contains_key(MEMORY));
+    worker.into_iter().chain(&spec.resources).any(has_limit)
 }
 
 /// Whether the pod's worker has ended and cannot run again.

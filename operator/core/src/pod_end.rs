@@ -11,10 +11,18 @@ use crate::pod;
 use crate::termination_message;
 use crate::text::{reason_and_message, with_log};
 
+/// How far the clocks of a node and of the control plane may differ, in seconds. Their times are whole seconds.
+const CLOCK_SKEW_SECONDS: i64 = 1;
+/// Reason of the condition `DisruptionTarget` if the kubelet itself ends the pod.
+const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
+/// Reason of a pod that the kubelet ends to make room for a critical pod.
+const PREEMPTING: &str = "Preempting";
+
 /// How the attempt ended, if its worker has ended.
 ///
-/// The most certain evidence comes first: the worker's own message, the kernel's OOM kill, a disruption that began no
-/// later than the worker's end, the kubelet's reason for the whole pod, the exit code.
+/// The most certain evidence comes first: the worker's own message, an OOM kill for the worker's memory limit, a
+/// disruption that began no later than the worker's end, the kubelet's reason for the whole pod, an OOM kill without a
+/// limit, the exit code.
 pub(crate) fn of(attempt: &Attempt, seen: &ObservedPod) -> Option<End> {
     if !pod::worker_has_ended(&seen.pod) {
         return None;
@@ -24,34 +32,50 @@ pub(crate) fn of(attempt: &Attempt, seen: &ObservedPod) -> Option<End> {
     let end = terminated
         .filter(|_| attached)
         .and_then(|it| termination_message::parse(it.message.as_deref()?))
-        .or_else(|| terminated.and_then(oom_kill))
+        .or_else(|| terminated.and_then(|it| limit_exceeded(&seen.pod, it)))
         .or_else(|| disruption(seen))
         .or_else(|| kubelet_reason(&seen.pod))
+        .or_else(|| terminated.and_then(node_out_of_memory))
         .or_else(|| terminated.map(|it| exit(&seen.pod, it, attached)))
         .unwrap_or_else(|| worker_never_started(&seen.pod));
     let code = terminated.map(|it| it.exit_code).or(end.exit_code);
     Some(end.with_exit_code(code))
 }
 
-fn oom_kill(terminated: &ContainerStateTerminated) -> Option<End> {
+fn is_oom_kill(terminated: &ContainerStateTerminated) -> bool {
+    terminated.reason.as_deref() == Some("OOMKilled")
+}
+
+/// The kernel killed a worker that has a memory limit.
+fn limit_exceeded(pod: &Pod, terminated: &ContainerStateTerminated) -> Option<End> {
     let message = "the kernel killed the worker, because it exceeded its memory limit";
-    (terminated.reason.as_deref() == Some("OOMKilled"))
+    (is_oom_kill(terminated) && pod::worker_has_memory_limit(pod))
         .then(|| End::new(Cause::OOMKilled, Class::Crash, message))
 }
 
-/// A disruption that began no later than the worker's end. Both times have a resolution of one second, and the same
-/// second counts. A worker that has not ended, or whose end has no time, counts as running until now.
+/// The kernel killed a worker that has no memory limit. The kubelet reports `OOMKilled` for every process that the kernel
+/// kills in the container, also if the whole node ran out of memory.
+fn node_out_of_memory(terminated: &ContainerStateTerminated) -> Option<End> {
+    let message =
+        "the kernel killed the worker, because the node ran out of memory; the worker has no memory limit";
+    is_oom_kill(terminated).then(|| End::new(Cause::NodePressure, Class::CrashWithoutProgress, message))
+}
+
+/// A disruption that began no later than the worker's end. The end has the time of the node's clock, the disruption the
+/// time of the control plane's clock. A worker that has not ended, or whose end has no time, counts as running until now.
 pub(crate) fn disruption(seen: &ObservedPod) -> Option<End> {
     let pod = &seen.pod;
     let finished = pod::finished_at(pod);
     let in_time = |began: Option<Timestamp>| {
-        let before = began.zip(finished).is_none_or(|(began, end)| began.as_second() <= end.as_second());
-        seen.disrupted_while_running || before
+        let before =
+            |(began, end): (Timestamp, Timestamp)| began.as_second() - end.as_second() <= CLOCK_SKEW_SECONDS;
+        seen.disrupted_while_running || began.zip(finished).is_none_or(before)
     };
     if let Some(target) = pod::disruption_target(pod)
-        && in_time(target.last_transition_time.as_ref().map(|it| it.0))
+        && let reason = target.reason.as_deref().unwrap_or_default()
+        // The kubelet stamps its own condition at any time until the pod's last status.
+        && (reason == TERMINATION_BY_KUBELET || in_time(target.last_transition_time.as_ref().map(|it| it.0)))
     {
-        let reason = target.reason.as_deref().unwrap_or_default();
         let (cause, class) = disruption_cause(reason, pod::reason(pod));
         return Some(End::new(cause, class, target.message.as_deref().unwrap_or_default()));
     }
@@ -67,10 +91,9 @@ fn disruption_cause(condition_reason: &str, pod_reason: &str) -> (Cause, Class) 
         ("PreemptionByScheduler", _) => (Cause::Preempted, Class::Disruption),
         ("DeletionByTaintManager", _) => (Cause::TaintEvicted, Class::Disruption),
         ("DeletionByPodGC", _) => (Cause::NodeLost, Class::Disruption),
-        ("TerminationByKubelet", "Terminated") => (Cause::NodeShutdown, Class::Disruption),
-        // The kubelet made room for a critical pod.
-        ("TerminationByKubelet", "Preempting") => (Cause::Preempted, Class::Disruption),
-        ("TerminationByKubelet", _) => (Cause::NodePressure, Class::CrashWithoutProgress),
+        (TERMINATION_BY_KUBELET, "Terminated") => (Cause::NodeShutdown, Class::Disruption),
+        (TERMINATION_BY_KUBELET, PREEMPTING) => (Cause::Preempted, Class::Disruption),
+        (TERMINATION_BY_KUBELET, _) => (Cause::NodePressure, Class::CrashWithoutProgress),
         _ => (Cause::Deleted, Class::Disruption),
     }
 }
@@ -85,6 +108,7 @@ fn kubelet_reason(pod: &Pod) -> Option<End> {
         "Evicted" if message.contains("was rejected") => (Cause::PodFailed, Class::Disruption),
         "Evicted" => (Cause::StorageLimitExceeded, Class::Crash),
         "Terminated" | "Shutdown" | "NodeShutdown" => (Cause::NodeShutdown, Class::Disruption),
+        PREEMPTING => (Cause::Preempted, Class::Disruption),
         "NodeLost" => (Cause::NodeLost, Class::Disruption),
         _ => return None,
     };
@@ -113,10 +137,19 @@ fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End
             let pod_message = reason_and_message(pod::reason(pod), pod::message(pod));
             let description = reason_and_message(&format!("exit code {code}{when}"), &pod_message);
             let log = terminated.message.as_deref().unwrap_or_default();
-            (Cause::ExitedWithError, with_log(&description, log))
+            let started = attached || !could_not_start(terminated);
+            let cause = if started { Cause::ExitedWithError } else { Cause::StartFailed };
+            (cause, with_log(&description, log))
         }
     };
     End::new(cause, Class::Crash, message)
+}
+
+/// Whether the container's command could not be started: the codes of shells and container runtimes for a command that
+/// cannot be executed, does not exist or cannot be started, or the kernel's error for a program of another architecture.
+fn could_not_start(terminated: &ContainerStateTerminated) -> bool {
+    let log = terminated.message.as_deref().unwrap_or_default();
+    matches!(terminated.exit_code, 126..=128) || log.contains("exec format error")
 }
 
 /// The end of a pod whose worker never started.

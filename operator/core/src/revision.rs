@@ -15,6 +15,9 @@ pub struct Document {
     /// The declared agent version, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
+    /// Name of the worker's image in the definition, if this document names the image by digest instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_name: Option<String>,
     /// The pod template.
     pub template: PodTemplate,
 }
@@ -22,7 +25,8 @@ pub struct Document {
 impl Document {
     /// The document of an agent's current template.
     pub fn of(agent: &Agent) -> Self {
-        Self { agent_version: agent.agent_version.clone(), template: agent.template.clone() }
+        let agent_version = agent.agent_version.clone();
+        Self { agent_version, image_name: None, template: agent.template.clone() }
     }
 
     /// The document as JSON. Equal documents have equal texts, because the keys of objects are sorted.
@@ -56,14 +60,37 @@ impl Document {
         self.clone().worker()?.get("image")?.as_str().map(str::to_owned)
     }
 
+    /// Name of the worker's image in the definition that this document comes from.
+    pub fn image_name(&self) -> Option<String> {
+        self.image_name.clone().or_else(|| self.image())
+    }
+
     /// The same template with the worker's image named by `digest`. Resources and placement come from `current`, so
     /// that a run that ran out of memory gets a raised limit.
     pub fn pinned(mut self, digest: &str, current: &Self) -> Self {
-        if let Some(worker) = self.worker()
-            && let Some(image) = worker.get("image").and_then(Value::as_str)
-        {
-            worker["image"] = format!("{}@{digest}", repository(image)).into();
+        if let Some(name) = self.image_name() {
+            let by_digest = format!("{}@{digest}", repository(&name));
+            self.image_name = Some(name).filter(|name| *name != by_digest);
+            self.set_image(by_digest);
         }
+        self.with_resources_and_placement(current)
+    }
+
+    /// The same template with the worker's image named as in the definition. Resources and placement come from `current`.
+    pub fn unpinned(mut self, current: &Self) -> Self {
+        if let Some(name) = self.image_name.take() {
+            self.set_image(name);
+        }
+        self.with_resources_and_placement(current)
+    }
+
+    fn set_image(&mut self, name: String) {
+        if let Some(worker) = self.worker() {
+            worker["image"] = name.into();
+        }
+    }
+
+    fn with_resources_and_placement(mut self, current: &Self) -> Self {
         let (Some(current), Some(pinned)) = (current.template.0.get("spec"), self.template.0.get_mut("spec"))
         else {
             return self;

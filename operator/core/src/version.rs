@@ -30,7 +30,7 @@ pub enum Choice {
 pub struct ChosenTemplate {
     /// The template.
     pub document: Document,
-    /// Whether it is the template that committed the head, with its image named by digest, and not the current
+    /// Whether it is the template that committed the head, usually with its image named by digest, and not the current
     /// template.
     pub pinned: bool,
 }
@@ -46,17 +46,24 @@ impl ChosenTemplate {
 ///
 /// The current template is used if its version is the checkpoint's, if `compatibleWith` lists the checkpoint's version,
 /// or if its version is not known yet. Otherwise the policy decides.
+///
+/// The policy `Pin` also protects the run from a bad roll-out. It uses the template that committed the head instead of a
+/// current template that failed to start, or whose image has another name and a version that is not known yet.
 pub fn choose_template(run: &RunRecord, agent: &Agent, policy: OnMismatch, stored: &Templates) -> Choice {
     let current = Document::of(agent);
     let Some((head, checkpoint)) = checkpoint_version(run) else {
         return Choice::Use(ChosenTemplate::current(current));
     };
-    let Some(version) = known_version(run, &current) else {
-        return Choice::Use(ChosenTemplate::current(current));
+    let version = known_version(run, &current);
+    let is_listed = is_listed(&agent.compatible_with, checkpoint);
+    let other = version.as_ref().filter(|it| **it != checkpoint.agent_version && !is_listed);
+    let Some(version) = other else {
+        let is_unknown = version.is_none() && !is_listed;
+        return match policy {
+            OnMismatch::Pin => avoid_bad_roll_out(run, current, is_unknown, stored),
+            OnMismatch::Allow | OnMismatch::Block => Choice::Use(ChosenTemplate::current(current)),
+        };
     };
-    if version == checkpoint.agent_version || is_listed(&agent.compatible_with, checkpoint) {
-        return Choice::Use(ChosenTemplate::current(current));
-    }
     let mismatch = format!(
         "the checkpoint of turn {} was written by agent version {}, and the deployed version is {version}",
         head.turn, checkpoint.agent_version
@@ -64,20 +71,71 @@ pub fn choose_template(run: &RunRecord, agent: &Agent, policy: OnMismatch, store
     match policy {
         OnMismatch::Allow => Choice::Use(ChosenTemplate::current(current)),
         OnMismatch::Block => Choice::Blocked(mismatch),
-        OnMismatch::Pin => pin(head, checkpoint, &current, stored).unwrap_or_else(|| {
-            Choice::Blocked(format!("{mismatch}; the template that wrote the checkpoint is not in the store"))
-        }),
+        OnMismatch::Pin => match recorded_template(head, stored) {
+            Recorded::Unread(revision) => Choice::NeedsTemplate(revision),
+            Recorded::Missing => Choice::Blocked(format!(
+                "{mismatch}; the template that wrote the checkpoint is not in the store"
+            )),
+            Recorded::Found(recorded) => pin(run, recorded, checkpoint, &current),
+        },
     }
 }
 
-/// The template that committed the head, or `None` if the store does not have it.
-fn pin(head: &HeadRow, checkpoint: &Identity, current: &Document, stored: &Templates) -> Option<Choice> {
-    let wanted = head.revision.as_ref().filter(|it| !it.is_empty())?;
-    let Some(read) = stored.get(wanted) else {
-        return Some(Choice::NeedsTemplate(wanted.clone()));
-    };
-    let document = Document::parse(read.as_deref()?).ok()?.pinned(&checkpoint.image_digest, current);
-    Some(Choice::Use(ChosenTemplate { document, pinned: true }))
+/// Chooses between a current template whose version may resume the checkpoint, as far as it is known, and the template
+/// that committed the head. `is_unknown`: the version of the current template is not known.
+fn avoid_bad_roll_out(run: &RunRecord, current: Document, is_unknown: bool, stored: &Templates) -> Choice {
+    let revision = current.hash();
+    let failed = failed_to_start(run, &revision);
+    let use_current = |current| Choice::Use(ChosenTemplate::current(current));
+    let Some((head, checkpoint)) = checkpoint_version(run) else { return use_current(current) };
+    if !failed && (!is_unknown || head.revision.as_deref() == Some(&revision)) {
+        return use_current(current);
+    }
+    match recorded_template(head, stored) {
+        Recorded::Unread(revision) => Choice::NeedsTemplate(revision),
+        Recorded::Missing => use_current(current),
+        Recorded::Found(recorded) if !failed && recorded.image_name() == current.image_name() => {
+            use_current(current)
+        }
+        Recorded::Found(recorded) => pin(run, recorded, checkpoint, &current),
+    }
+}
+
+/// The template that committed the head.
+enum Recorded {
+    /// It has this hash and must be read first.
+    Unread(String),
+    /// The store does not have it.
+    Missing,
+    Found(Document),
+}
+
+fn recorded_template(head: &HeadRow, stored: &Templates) -> Recorded {
+    let Some(wanted) = head.revision.as_ref().filter(|it| !it.is_empty()) else { return Recorded::Missing };
+    let Some(read) = stored.get(wanted) else { return Recorded::Unread(wanted.clone()) };
+    let document = read.as_deref().and_then(|text| Document::parse(text).ok());
+    document.map_or(Recorded::Missing, Recorded::Found)
+}
+
+/// The template that committed the head, with its image named by digest. If a pod of that failed to start, with the image
+/// named as in the definition: no registry knows the digest of an image that was loaded onto the nodes.
+fn pin(run: &RunRecord, recorded: Document, checkpoint: &Identity, current: &Document) -> Choice {
+    let named = recorded.clone().unpinned(current);
+    let by_digest = recorded.pinned(&checkpoint.image_digest, current);
+    let use_name = failed_to_start(run, &by_digest.hash())
+        && named.hash() != current.hash()
+        && !failed_to_start(run, &named.hash());
+    let document = if use_name { named } else { by_digest };
+    Choice::Use(ChosenTemplate { document, pinned: true })
+}
+
+/// Whether the latest attempt with the template of this revision never attached, because it could not start.
+fn failed_to_start(run: &RunRecord, revision: &str) -> bool {
+    let mut counted = run.past.iter().filter(|it| it.number > run.reset_attempt);
+    let latest = counted.find(|it| it.revision.as_deref() == Some(revision));
+    let never_started =
+        |cause| matches!(cause, Cause::ImageUnavailable | Cause::StartFailed | Cause::StartDeadline);
+    latest.and_then(|it| it.end.as_ref()).is_some_and(|end| never_started(end.cause))
 }
 
 /// The image of a worker.

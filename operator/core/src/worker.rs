@@ -1,20 +1,25 @@
 //! Builds the pod of an attempt.
+//!
+//! # Invariant
+//!
+//! The pod is JSON: the template as the user wrote it, with the operator's additions. So the API server receives also the
+//! fields that this program does not know, and reports the ones that it does not know itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
-use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, Cause, InputSource, names};
+use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, InputSource, names};
 use dalsegno_model::{RunId, RunRecord};
 use dalsegno_protocol::{AUDIENCE, env};
 use k8s_openapi::api::core::v1::{
-    Affinity, ConfigMapProjection, Container, DownwardAPIProjection, DownwardAPIVolumeFile, EnvVar,
-    KeyToPath, NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, Pod,
-    PreferredSchedulingTerm, ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume,
-    VolumeMount, VolumeProjection,
+    ConfigMapProjection, DownwardAPIProjection, DownwardAPIVolumeFile, KeyToPath, ObjectFieldSelector,
+    ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
 
-use crate::pod;
+use crate::avoided_nodes;
+use crate::observed::Observed;
 use crate::revision::Document;
 use crate::version::ChosenTemplate;
 
@@ -26,7 +31,7 @@ const INPUT_FILE: &str = "input";
 /// Lifetime of a worker's token, in seconds. The kubelet renews it.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// No pod can be built from a template.
+/// Why no pod can be built from a template.
 #[derive(Debug)]
 pub enum TemplateError {
     /// The template is not a valid pod template. The source names the field.
@@ -72,17 +77,17 @@ pub fn build_pod(
     run: &AgentRun,
     row: &RunRecord,
     template: &ChosenTemplate,
-    gateway_url: &str,
-) -> Result<Pod, TemplateError> {
+    observed: &Observed,
+) -> Result<Value, TemplateError> {
+    let gateway_url = &observed.gateway_url;
     let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
     let params = PodParams { run, id: row.id, attempt: row.attempt.number, turn, position, gateway_url };
     let ChosenTemplate { document, pinned } = template;
     let mut pod = build(&params, document)?;
     if *pinned {
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(names::ANNOTATION_PINNED.to_owned(), document.hash());
+        pod["metadata"]["annotations"][names::ANNOTATION_PINNED] = document.hash().into();
     }
-    avoid_lost_nodes(&mut pod.spec.get_or_insert_default().affinity, row);
+    avoided_nodes::apply(&mut pod, row, observed);
     Ok(pod)
 }
 
@@ -92,7 +97,7 @@ pub fn build_pod(
 /// # Errors
 ///
 /// The template is not a valid pod template, or has no worker.
-pub fn dry_run_pod(definition: &AgentDefinition, gateway_url: &str) -> Result<Pod, TemplateError> {
+pub fn dry_run_pod(definition: &AgentDefinition, gateway_url: &str) -> Result<Value, TemplateError> {
     let uid = definition.metadata.uid.clone().unwrap_or_default();
     // The name must not be random: error messages contain it, and the status would change with every dry run.
     let mut run = AgentRun::new(&format!("dry-run-{uid}"), AgentRunSpec::default());
@@ -114,20 +119,38 @@ struct PodParams<'a> {
     gateway_url: &'a str,
 }
 
-fn build(params: &PodParams, document: &Document) -> Result<Pod, TemplateError> {
+fn build(params: &PodParams, document: &Document) -> Result<Value, TemplateError> {
+    // Parsed for its errors and its metadata only. Afterwards the fields used below have the type of a pod's field.
     let template = document.template.pod_template().map_err(TemplateError::Malformed)?;
-    let mut pod = Pod {
-        metadata: metadata(params, template.metadata.unwrap_or_default(), document),
-        spec: template.spec,
-        status: None,
-    };
-    let worker = pod::worker_container_name(&pod).to_owned();
-    let spec = pod.spec.get_or_insert_default();
-    spec.restart_policy = Some("Never".to_owned());
-    spec.volumes.get_or_insert_default().push(volume(params.run.spec.input_from.as_ref()));
-    let container = spec.containers.iter_mut().find(|it| it.name == worker);
+    let mut spec = document.template.0.get("spec").cloned().unwrap_or_default();
+    let mut containers = take_list(&mut spec, "containers");
+    let worker = worker_container_name(&containers).to_owned();
+    let container = containers.iter_mut().find(|it| it["name"] == worker);
     configure_worker(container.ok_or(TemplateError::NoWorker)?, params);
-    Ok(pod)
+    let mut volumes = take_list(&mut spec, "volumes");
+    volumes.push(json!(volume(params.run.spec.input_from.as_ref())));
+    spec["containers"] = containers.into();
+    spec["volumes"] = volumes.into();
+    spec["restartPolicy"] = "Never".into();
+    let mut metadata = json!(metadata(params, template.metadata.unwrap_or_default(), document));
+    metadata["annotations"][names::ANNOTATION_WORKER] = worker.into();
+    Ok(json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec }))
+}
+
+/// Name of the worker's container in a template: `agent`, or the name of the only container.
+fn worker_container_name(containers: &[Value]) -> &str {
+    match containers {
+        [only] => only["name"].as_str().unwrap_or_default(),
+        _ => names::WORKER_CONTAINER,
+    }
+}
+
+/// Takes a list out of an object. Empty if the object has no such list.
+pub(crate) fn take_list(object: &mut Value, field: &str) -> Vec<Value> {
+    match object.get_mut(field).map(Value::take) {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    }
 }
 
 fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> ObjectMeta {
@@ -141,6 +164,7 @@ fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> Ob
         (names::LABEL_ATTEMPT.to_owned(), attempt.to_string()),
     ]);
     let mut annotations = without_reserved_keys(template.annotations);
+    annotations.entry(names::ANNOTATION_SAFE_TO_EVICT.to_owned()).or_insert_with(|| "true".to_owned());
     annotations.extend([
         (names::ANNOTATION_REVISION.to_owned(), document.hash()),
         (names::ANNOTATION_TURN.to_owned(), format!("{turn}/{position}")),
@@ -171,7 +195,7 @@ fn without_reserved_keys(map: Option<BTreeMap<String, String>>) -> BTreeMap<Stri
 }
 
 /// Adds the environment variables and the mount of the worker's contract to the worker's container.
-fn configure_worker(worker: &mut Container, params: &PodParams) {
+fn configure_worker(worker: &mut Value, params: &PodParams) {
     let PodParams { run, id, attempt, gateway_url, .. } = params;
     let (namespace, name) = (run.metadata.namespace.as_deref(), run.metadata.name.as_deref());
     let contract = [
@@ -182,18 +206,16 @@ fn configure_worker(worker: &mut Container, params: &PodParams) {
         (env::ATTEMPT, attempt.to_string()),
     ];
     // The contract's variables come first, so that the template's variables can refer to them.
-    let mut template = worker.env.take().unwrap_or_default();
-    template.retain(|it| contract.iter().all(|(name, _)| it.name != *name));
-    let contract =
-        contract.map(|(name, value)| EnvVar { name: name.to_owned(), value: Some(value), value_from: None });
-    worker.env = Some(contract.into_iter().chain(template).collect());
-    worker.volume_mounts.get_or_insert_default().push(VolumeMount {
-        name: VOLUME_NAME.to_owned(),
-        mount_path: MOUNT_PATH.to_owned(),
-        read_only: Some(true),
-        ..VolumeMount::default()
-    });
-    worker.termination_message_policy.get_or_insert_with(|| "FallbackToLogsOnError".to_owned());
+    let mut template = take_list(worker, "env");
+    template.retain(|it| contract.iter().all(|(name, _)| it["name"] != *name));
+    let contract = contract.map(|(name, value)| json!({ "name": name, "value": value }));
+    worker["env"] = contract.into_iter().chain(template).collect();
+    let mut mounts = take_list(worker, "volumeMounts");
+    mounts.push(json!({ "name": VOLUME_NAME, "mountPath": MOUNT_PATH, "readOnly": true }));
+    worker["volumeMounts"] = mounts.into();
+    if worker["terminationMessagePolicy"].is_null() {
+        worker["terminationMessagePolicy"] = "FallbackToLogsOnError".into();
+    }
 }
 
 /// The volume with the worker's token and the run's input.
@@ -250,35 +272,5 @@ fn annotation_file() -> DownwardAPIVolumeFile {
             ..ObjectFieldSelector::default()
         }),
         ..DownwardAPIVolumeFile::default()
-    }
-}
-
-/// Prefers other nodes than those that the latest attempts were lost on. The scheduler learns of a dead node later than
-/// the operator.
-fn avoid_lost_nodes(affinity: &mut Option<Affinity>, row: &RunRecord) {
-    let lost_by = |cause: Cause| matches!(cause, Cause::NodeLost | Cause::Silent);
-    let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(end.cause)));
-    let lost: BTreeSet<String> = just_lost.filter_map(|it| it.node.clone()).collect();
-    if lost.is_empty() {
-        return;
-    }
-    let node: &mut NodeAffinity = affinity.get_or_insert_default().node_affinity.get_or_insert_default();
-    node.preferred_during_scheduling_ignored_during_execution.get_or_insert_default().push(
-        PreferredSchedulingTerm {
-            weight: 100,
-            preference: NodeSelectorTerm {
-                match_expressions: None,
-                match_fields: Some(lost.into_iter().map(not_on_node).collect()),
-            },
-        },
-    );
-}
-
-/// Excludes one node. Kubernetes allows only one name in a requirement on `metadata.name`.
-fn not_on_node(node: String) -> NodeSelectorRequirement {
-    NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
-        operator: "NotIn".to_owned(),
-        values: Some(vec![node]),
     }
 }

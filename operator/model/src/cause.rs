@@ -47,8 +47,14 @@ string_enum! {
         ProgressDeadline,
         /// The worker did not attach within `startDeadlineSeconds`.
         StartDeadline,
+        /// No other node than one that failed could run the pod.
+        NoOtherNode,
         /// The image cannot be pulled.
         ImageUnavailable,
+        /// The worker's container could not be started, for example because its command does not exist.
+        StartFailed,
+        /// The template changed before the worker attached.
+        TemplateChanged,
         /// The pulled image has another version than the checkpoint, and the policy does not allow it.
         VersionIncompatible,
         /// An object of another owner has the pod's name.

@@ -1,4 +1,5 @@
-//! When a deadline of an attempt has expired: one table for whoever holds a run's record, and for the poll's SQL.
+//! When a deadline of an attempt has expired: one table for readers of a run's record and for the SQL of the deadline
+//! poll.
 //!
 //! An outage of the gateways is not charged to a worker. A deadline expires only while the gateways send heartbeats.
 //! The length of each outage is added to every deadline that was running, so a hung worker is found however often the
@@ -11,7 +12,7 @@ use crate::{
     RECONNECT_MS, RunRecord,
 };
 
-/// A moment that a clock may start at, as the run's row has it.
+/// A time in the run's row from which a deadline is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockStart {
     /// A person requested a cancel.

@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use dalsegno_core::{ObservedPod, pod};
-use dalsegno_crds::names;
+use dalsegno_crds::{AgentRun, names};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::watcher::{self, Event};
+use kube::{Resource as _, ResourceExt};
 
 use crate::mutex::lock;
 
@@ -57,15 +59,18 @@ struct CachedPod {
     json: Box<[u8]>,
     gone: bool,
     disrupted_while_running: bool,
+    /// When the watch first showed that the worker has ended.
+    end_seen: Option<Instant>,
 }
 
 impl CachedPod {
     /// `None` if the pod cannot be serialized; it then counts as not seen. No such pod is known.
     fn new(uid: String, observed: ObservedPod) -> Option<Self> {
-        let ObservedPod { mut pod, gone, disrupted_while_running } = observed;
+        let ObservedPod { mut pod, gone, watched: _, disrupted_while_running } = observed;
+        let end_seen = (gone || pod::worker_has_ended(&pod)).then(Instant::now);
         let json = serde_json::to_vec(&pod).inspect_err(log_uncacheable).ok()?.into_boxed_slice();
         let node = pod.spec.take().and_then(|spec| spec.node_name);
-        Some(Self { uid, node, json, gone, disrupted_while_running })
+        Some(Self { uid, node, json, gone, disrupted_while_running, end_seen })
     }
 
     fn pod(&self) -> Option<Pod> {
@@ -74,7 +79,7 @@ impl CachedPod {
 
     fn observed(&self) -> Option<ObservedPod> {
         let Self { gone, disrupted_while_running, .. } = *self;
-        Some(ObservedPod { pod: self.pod()?, gone, disrupted_while_running })
+        Some(ObservedPod { pod: self.pod()?, gone, watched: !gone, disrupted_while_running })
     }
 
     fn key(&self) -> Option<RunKey> {
@@ -90,6 +95,11 @@ impl PodCache {
     /// All pods of this AgentRun.
     pub fn of(&self, run: &Owner) -> Vec<ObservedPod> {
         lock(&self.0).runs.get(run).into_iter().flatten().filter_map(CachedPod::observed).collect()
+    }
+
+    /// When the watch first showed that the worker of this pod has ended.
+    pub fn end_seen(&self, run: &Owner, uid: &str) -> Option<Instant> {
+        lock(&self.0).runs.get(run)?.iter().find(|pod| pod.uid == uid)?.end_seen
     }
 
     /// The runs that have a pod on this node.
@@ -134,6 +144,7 @@ impl PodCache {
                 for pod in cache.runs.values_mut().flatten() {
                     if !pod.gone && !relisted.contains(&pod.uid) {
                         pod.gone = true;
+                        pod.end_seen.get_or_insert_with(Instant::now);
                         changed.extend(pod.key());
                     }
                 }
@@ -158,8 +169,11 @@ impl PodCache {
         let mut cache = lock(&self.0);
         let pods = cache.runs.entry(run).or_default();
         let before = pods.iter().position(|pod| pod.uid == uid).map(|at| pods.swap_remove(at));
-        observed.disrupted_while_running |= before.is_some_and(|pod| pod.disrupted_while_running);
-        pods.extend(CachedPod::new(uid, observed));
+        observed.disrupted_while_running |= before.as_ref().is_some_and(|pod| pod.disrupted_while_running);
+        pods.extend(CachedPod::new(uid, observed).map(|mut pod| {
+            pod.end_seen = before.and_then(|before| before.end_seen).or(pod.end_seen);
+            pod
+        }));
     }
 }
 
@@ -193,14 +207,26 @@ pub fn watch(
     })
 }
 
-/// The run of a pod, from its labels.
+/// The run of a pod, from its owner reference, or else from its labels. Anybody may change the labels of a pod that runs.
 pub fn key_of(pod: &Pod) -> Option<RunKey> {
-    Some(RunKey { namespace: pod.namespace()?, name: pod.labels().get(names::LABEL_RUN)?.clone() })
+    let name = match owning_run(pod) {
+        Some(owner) => &owner.name,
+        None => pod.labels().get(names::LABEL_RUN)?,
+    };
+    Some(RunKey { namespace: pod.namespace()?, name: name.clone() })
 }
 
 fn ids_of(pod: &Pod) -> Option<(Owner, String)> {
-    let run = Owner { namespace: pod.namespace()?, uid: pod.labels().get(names::LABEL_RUN_UID)?.clone() };
-    Some((run, pod.uid()?))
+    let run = match owning_run(pod) {
+        Some(owner) => &owner.uid,
+        None => pod.labels().get(names::LABEL_RUN_UID)?,
+    };
+    Some((Owner { namespace: pod.namespace()?, uid: run.clone() }, pod.uid()?))
+}
+
+fn owning_run(pod: &Pod) -> Option<&OwnerReference> {
+    let is_run = |it: &&OwnerReference| it.controller == Some(true) && it.kind == AgentRun::kind(&());
+    pod.owner_references().iter().find(is_run)
 }
 
 #[cfg(test)]
@@ -254,6 +280,31 @@ mod tests {
         assert_eq!(cache.of(&run(1)).len(), 1, "its end is not recorded yet");
         cache.remove_gone(&run(1), None);
         assert!(cache.of(&run(1)).is_empty());
+    }
+
+    #[test]
+    fn the_death_of_a_pod_whose_labels_were_changed_is_seen() {
+        let cache = PodCache::default();
+        let mut seen = pod("a", json!({ "phase": "Running" }));
+        let owner = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "name": "nightly", "uid": "run-1",
+                            "controller": true });
+        seen.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+        let run_key = key_of(&seen).unwrap();
+        cache.apply(Event::Apply(seen.clone()));
+        seen.metadata.labels = None;
+        seen.status.as_mut().unwrap().phase = Some("Failed".into());
+        assert_eq!(cache.apply(Event::Apply(seen)), [run_key]);
+        let [seen] = cache.of(&run(1)).try_into().unwrap();
+        assert!(pod::worker_has_ended(&seen.pod));
+    }
+
+    #[test]
+    fn a_watch_that_does_not_show_a_pod_does_not_prove_that_it_is_gone() {
+        let cache = PodCache::default();
+        cache.apply(Event::Apply(evicted("a")));
+        assert!(cache.of(&run(1))[0].watched);
+        cache.apply(Event::Delete(evicted("a")));
+        assert!(!cache.of(&run(1))[0].watched);
     }
 
     #[test]

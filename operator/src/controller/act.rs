@@ -99,7 +99,7 @@ pub async fn perform(
             // have been restored from a backup.
             let stored = store.put_revision(id, attempt, &revision, &document).await;
             Ok(Some(match stored.map_err(Error::store("storing the template"))? {
-                Recorded::Done(_) => runtime.create_worker(run, *pod, revision).await?,
+                Recorded::Done(_) => runtime.create_worker(run, pod, revision).await?,
                 // The row has changed since it was read.
                 Recorded::Refused(row) => EffectResult::Row(row),
             }))
@@ -153,7 +153,7 @@ async fn end_attempt(
     tracing::info!(attempt = ending.attempt, cause = ending.cause.as_str(), class = ?ending.class, "ending the attempt");
     let ended = runtime.store().end_attempt(run, ending, then).await;
     let row = ended.map_err(Error::store("ending the attempt"))?;
-    runtime.attempt_ended(ending.cause.as_str());
+    runtime.attempt_ended(&row, ending);
     Ok(Some(EffectResult::Row(Box::new(row))))
 }
 
@@ -209,8 +209,6 @@ mod tests {
 
     use dalsegno_model::{RequestedBy, Sizes};
     use futures::future::join_all;
-    use k8s_openapi::api::core::v1::Pod;
-    use kube::api::ObjectMeta;
     use serde_json::json;
     use tokio::time::timeout;
 
@@ -230,11 +228,10 @@ mod tests {
 
     /// The effect that creates the pod of the first attempt.
     fn create_worker(run: RunId) -> Effect {
-        let metadata = ObjectMeta { name: Some(format!("{NAME}-1")), ..ObjectMeta::default() };
         Effect::CreateWorker {
             run,
             attempt: 1,
-            pod: Box::new(Pod { metadata, ..Pod::default() }),
+            pod: json!({ "metadata": { "name": format!("{NAME}-1") } }),
             revision: "sha256:aa".into(),
             document: "{}".into(),
         }

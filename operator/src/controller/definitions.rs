@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dalsegno_core::{PodCreateError, worker};
 use dalsegno_crds::{
-    AgentDefinition, AgentDefinitionStatus, ConditionType, Reason, condition, find_condition, names,
+    AgentDefinition, AgentDefinitionStatus, ConditionType, Reason, condition, find_condition,
 };
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ use kube::runtime::watcher;
 use kube::{Api, Resource as _, ResourceExt};
 
 use super::context::Context;
+use super::create_pod::create_pod;
 use super::error::{Error, Result};
 use super::report_invalid::report;
 use crate::cache::raw_object::RawDefinition;
@@ -154,8 +155,7 @@ async fn dry_run(
         Ok(pod) => pod,
         Err(error) => return refused(Reason::TemplateInvalid, error.to_string()),
     };
-    let params = PostParams { dry_run: true, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
-    match ctx.pods_in(namespace).create(&params, &pod).await {
+    match create_pod(&ctx.client, namespace, &pod, true).await {
         Ok(_) => Ok(Verdict { ready: true, reason: Reason::Accepted, message: String::new() }),
         Err(kube::Error::Api(status))
             if is_verdict(&status) && !(was_accepted && is_about_namespace(&status)) =>

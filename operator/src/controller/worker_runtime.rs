@@ -5,8 +5,8 @@ use std::sync::Arc;
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_model::{RunRecord, Store};
-use k8s_openapi::api::core::v1::Pod;
+use dalsegno_model::{Ending, RunRecord, Store};
+use serde_json::Value;
 
 use super::error::{Error, Result};
 
@@ -24,9 +24,9 @@ pub trait WorkerRuntime {
     /// UID of a namespace.
     async fn namespace_uid(&self, namespace: &str) -> Result<String>;
 
-    /// Creates the pod of an attempt. `revision` is the hash of its template. If the pod exists already and is ours, the
+    /// Creates the pod of an attempt, given as JSON. `revision` is the hash of its template. If the pod exists already and is ours, the
     /// result is that pod.
-    async fn create_worker(&self, run: &AgentRun, pod: Pod, revision: String) -> Result<EffectResult>;
+    async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult>;
 
     /// Deletes the pod with this name and UID. Succeeds if the pod is gone or has another UID.
     async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;
@@ -52,8 +52,8 @@ pub trait WorkerRuntime {
     /// An effect was performed.
     fn after_effect(&self, effect: &'static str);
 
-    /// An attempt was ended for this cause.
-    fn attempt_ended(&self, cause: &str);
+    /// An attempt was ended like this. `row`: the run afterwards.
+    fn attempt_ended(&self, row: &RunRecord, ending: &Ending);
 
     /// The run's head was verified, and the run cannot continue from it.
     fn head_corrupt(&self);

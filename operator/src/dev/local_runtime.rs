@@ -8,10 +8,11 @@ use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_model::{LookUp, RunRecord, Store};
+use dalsegno_model::{Ending, LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
+use serde_json::Value;
 
 use super::kubelet::Kubelet;
 use super::program::Program;
@@ -96,9 +97,12 @@ impl WorkerRuntime for LocalRuntime {
             agent: self.agent()?,
             pods,
             node: Some(ObservedNode { ready: true, since: self.serving_since, zone_lost: false }),
+            ready_nodes: 1,
             templates: Templates::new(),
             head: None,
             pod_create_error: None,
+            quota: None,
+            queue_position: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),
         })
@@ -108,7 +112,9 @@ impl WorkerRuntime for LocalRuntime {
         Ok(NAMESPACE_UID.to_owned())
     }
 
-    async fn create_worker(&self, _: &AgentRun, mut pod: Pod, _: String) -> Result<EffectResult> {
+    async fn create_worker(&self, _: &AgentRun, pod: Value, _: String) -> Result<EffectResult> {
+        let pod: serde_json::Result<Pod> = serde_json::from_value(pod);
+        let mut pod = pod.map_err(|error| Error::io("reading the pod of a process")(error.into()))?;
         pod.annotations_mut().insert(names::ANNOTATION_INPUT.to_owned(), self.input.clone());
         let pod = self.kubelet.run(pod).map_err(Error::io("starting a process"))?;
         Ok(EffectResult::Pod(Box::new(pod)))
@@ -140,7 +146,7 @@ impl WorkerRuntime for LocalRuntime {
 
     fn after_effect(&self, _: &'static str) {}
 
-    fn attempt_ended(&self, _: &str) {}
+    fn attempt_ended(&self, _: &RunRecord, _: &Ending) {}
 
     fn head_corrupt(&self) {}
 

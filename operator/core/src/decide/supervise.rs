@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use dalsegno_crds::{AgentRun, Reason, Summary};
+use dalsegno_crds::{AgentRun, Cause, Reason, Summary};
 use dalsegno_model::{AttemptState, Deadline, NextStep, RunRecord};
 use jiff::SignedDuration;
 
 use super::finish::cancelled;
 use super::plan::{Context, Plan};
+use super::start;
+use crate::avoided_nodes;
 use crate::decision::Effect;
 use crate::end::End;
 use crate::evidence;
@@ -17,6 +19,8 @@ use crate::run_stage::RunStage;
 
 /// Delay until a node that is not Ready is checked again.
 const NODE_RECHECK: Duration = Duration::from_secs(2);
+/// Delay until a pod that the watch does not show is requested again.
+const UNWATCHED_RECHECK: Duration = Duration::from_secs(10);
 /// Steps of a start that are less than this apart go into one status write.
 const START_STEP_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
 
@@ -29,6 +33,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
             return plan;
         }
     } else if let Some(end) = end {
+        if end.cause == Cause::StartFailed {
+            return start::end_failed_start(ctx, end);
+        }
         return Plan::end(row, end, NextStep::Reserve);
     }
     match seen {
@@ -69,6 +76,13 @@ fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         }
         (_, starting, _) => Plan::wait(starting),
     };
+    let plan = if row.cancel.is_none() { start::replace_pod(ctx, seen, plan) } else { plan };
+    // No event of the watch would wake the operator when the worker ends.
+    let recheck = plan.requeue.map_or(UNWATCHED_RECHECK, |it| it.min(UNWATCHED_RECHECK));
+    let plan = if seen.watched { plan } else { plan.requeue_after(recheck) };
+    if let Some(until) = avoided_nodes::pending_until(&seen.pod) {
+        return plan.requeue_when_left(until.duration_since(row.now));
+    }
     // Without a lease the node is the only evidence, and no deadline poll wakes the operator.
     match observed.node {
         Some(node) if !node.ready && attempt.lease_renewed_at.is_none() => plan.requeue_after(NODE_RECHECK),

@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use axum::http::Method;
 use serde_json::{Value, json};
 
+use dalsegno_crds::names;
+
 use super::*;
 use crate::test_context::{Requests, TestContext};
 
@@ -131,6 +133,14 @@ async fn the_dry_run_pod_has_our_additions_and_the_same_name_each_time() {
         ["dalsegno"; 2],
         "the API server rejects the duplicate"
     );
+}
+
+#[tokio::test]
+async fn a_field_that_this_program_does_not_know_reaches_the_api_server() {
+    let mut definition = definition();
+    definition["spec"]["template"]["spec"]["futureField"] = json!(1);
+    let tried = sent(&run_check(&definition, vec![]).await.1, "/pods");
+    assert_eq!(tried[0]["spec"]["futureField"], 1);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
     Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage,
-    Retention, RunRecord,
+    RunRecord,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -181,7 +181,7 @@ impl RunRows {
             lease_gateway: *lease_gateway,
             outages: outages.clone(),
             created_at: timestamp(run.created_at)?,
-            retention: Retention { days: run.retention_days, keep_last: run.keep_last },
+            retention: run.retention(),
             dropped_to: run.dropped_to(),
         })
     }

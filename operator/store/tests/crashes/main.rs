@@ -16,6 +16,8 @@ mod strace;
 
 mod child;
 mod postgres;
+mod read_only_volume;
 mod retrying_worker;
 mod sqlite;
+mod volume;
 mod waiting_attach;

@@ -4,8 +4,10 @@ mod strategies;
 mod values;
 
 use dalsegno_core::settings::Settings;
-use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, worker};
-use dalsegno_crds::Summary;
+use dalsegno_core::{
+    Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, temporary_holds, worker,
+};
+use dalsegno_crds::{Cause, Summary};
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, RunRecord};
 use proptest::prelude::*;
@@ -35,7 +37,8 @@ proptest! {
     #[test]
     fn a_pod_is_created_only_for_a_reserved_attempt_of_a_run_that_is_not_held(given in strategies::given()) {
         let decision = given.decide();
-        if decision.effects.iter().any(|it| matches!(it, Effect::CreateWorker { .. })) {
+        for effect in &decision.effects {
+            let Effect::CreateWorker { revision, .. } = effect else { continue };
             let row = consistent_row(&given);
             prop_assert!(row.is_some(), "the store is not consistent");
             let row = row.unwrap();
@@ -43,10 +46,28 @@ proptest! {
             prop_assert_eq!(row.attempt.state, AttemptState::Reserved);
             prop_assert!(row.finish.is_none() && row.cancel.is_none());
             prop_assert_eq!(recovery::find_hold(row, &settings, &worker::input_text(&given.run)), None);
-            prop_assert_eq!(recovery::find_start_hold(row, false), None);
+            prop_assert_eq!(temporary_holds::find_disruption_hold(row, &settings), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
+            let template = temporary_holds::StartTemplate { revision, pinned: false };
+            prop_assert_eq!(temporary_holds::find_start_hold(row, &settings, template), None);
             let name = worker::pod_name(&row.name, row.attempt.number);
             prop_assert!(own_pods(&given).all(|it| it.name() != name), "its pod exists");
+        }
+    }
+
+    /// Otherwise a run could replace its pods for ever.
+    #[test]
+    fn a_pod_that_was_just_created_has_the_template_that_would_be_used_now(given in strategies::given()) {
+        for effect in given.decide().effects {
+            let Effect::CreateWorker { attempt, pod, revision, .. } = effect else { continue };
+            let mut created = given.clone().created(attempt).made_from(&revision);
+            let mut pod = ObservedPod::of(serde_json::from_value(pod).unwrap());
+            pod.pod.metadata.uid = created.row.attempt.pod_uid.clone();
+            created.seen.pods.push(pod);
+            let replaced = created.decide().effects.iter().any(|it| {
+                matches!(it, Effect::EndAttempt { ending, .. } if ending.cause == Cause::TemplateChanged)
+            });
+            prop_assert!(!replaced, "{:?}", descriptions(&created.decide()));
         }
     }
 

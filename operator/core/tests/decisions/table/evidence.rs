@@ -73,6 +73,11 @@ fn termination_messages() -> Vec<Case> {
             expect_end(3, Cause::VersionIncompatible, Neutral),
         ),
         case(
+            "an eviction comes before a node that is short of memory",
+            with(pod(3).oom().no_memory_limit().disrupted("EvictionByEvictionAPI", 7)),
+            expect_end(3, Cause::Evicted, Disruption),
+        ),
+        case(
             "an OOM kill comes before an eviction",
             with(pod(3).oom().disrupted("EvictionByEvictionAPI", 7)),
             expect_end(3, Cause::OOMKilled, Crash),
@@ -105,6 +110,11 @@ fn before_or_after() -> Vec<Case> {
             expect_end(3, Cause::Evicted, Disruption),
         ),
         case(
+            "an eviction does not count as later if the node's clock is one second behind",
+            with(evicted(1, 4)),
+            expect_end(3, Cause::Evicted, Disruption),
+        ),
+        case(
             "an eviction that began after the crash does not count",
             with(evicted(1, 3)),
             expect_end(3, Cause::ExitedWithError, Crash),
@@ -130,9 +140,14 @@ fn before_or_after() -> Vec<Case> {
             expect_end(3, Cause::Deleted, Disruption),
         ),
         case(
-            "a node pressure eviction that began after the crash does not count",
+            "the kubelet ended the pod itself, so the time of its condition does not matter",
             with(pod(3).terminated(1).disrupted("TerminationByKubelet", 1)),
-            expect_end(3, Cause::ExitedWithError, Crash),
+            expect_end(3, Cause::NodePressure, CrashWithoutProgress),
+        ),
+        case(
+            "a pod that the watch does not show is requested again",
+            with(pod(3).unwatched()),
+            expect_status(Summary::Running, Reason::UnderControl).requeue_after(10),
         ),
         case(
             "the end of a helper is not the end of the worker",

@@ -1,5 +1,6 @@
 //! Tables of cases, by topic.
 
+mod avoided_nodes;
 mod backoff;
 mod cancel;
 mod corruption;
@@ -12,8 +13,10 @@ mod holds;
 mod lost_gateway;
 mod pod_ends;
 mod reserved;
+mod run_queue;
 mod starting;
 mod status;
+mod temporary_holds;
 mod versions;
 mod worker_pod;
 
@@ -30,6 +33,8 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
         cancel::cases(),
         reserved::cases(),
         holds::cases(),
+        starting::cases(),
+        avoided_nodes::cases(),
     ];
     let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
     // The store sets these causes.

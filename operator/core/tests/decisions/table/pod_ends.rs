@@ -53,6 +53,21 @@ fn crashes() -> Vec<Case> {
             expect_end(3, Cause::OOMKilled, Crash).message_contains("exceeded its memory limit"),
         ),
         case(
+            "the end of a worker beside an injected sidecar is seen",
+            with(pod(3).terminated(1).with_injected_sidecar("solo")),
+            expect_end(3, Cause::ExitedWithError, Crash).message_contains("exit code 1"),
+        ),
+        case(
+            "without a memory limit the node was short of memory, which is charged only without progress",
+            with(pod(3).oom().no_memory_limit()),
+            expect_end(3, Cause::NodePressure, CrashWithoutProgress).message_contains("has no memory limit"),
+        ),
+        case(
+            "a memory limit of the whole pod is a limit of the worker",
+            with(pod(3).oom().no_memory_limit().memory_limit_of_pod()),
+            expect_end(3, Cause::OOMKilled, Crash),
+        ),
+        case(
             "a second process in the same pod is a crash",
             with(pod(3)).second_process(),
             expect_end(3, Cause::ProcessRestarted, Crash),
@@ -136,6 +151,18 @@ fn disruptions() -> Vec<Case> {
                 pod(3).terminated(137).disrupted("TerminationByKubelet", 7).kubelet("Preempting", "critical"),
             ),
             expect_end(3, Cause::Preempted, Disruption),
+        ),
+        case(
+            "the kubelet may stamp the condition of its preemption after the end",
+            with(
+                pod(3).terminated(137).disrupted("TerminationByKubelet", 2).kubelet("Preempting", "critical"),
+            ),
+            expect_end(3, Cause::Preempted, Disruption),
+        ),
+        case(
+            "a preemption by a critical pod may come without a condition",
+            with(pod(3).terminated(137).kubelet("Preempting", "Preempted in order to admit critical pod")),
+            expect_end(3, Cause::Preempted, Disruption).message_contains("admit critical pod"),
         ),
         case(
             "a worker whose pod is being deleted may run until it ends",

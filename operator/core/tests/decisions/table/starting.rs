@@ -3,7 +3,14 @@
 use dalsegno_crds::ConditionType::{Ready, Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, EventReason, Reason, Summary};
 
-use crate::fixtures::{Given, case, check_all, crashed, expect_effect, expect_status, pod, run};
+use dalsegno_core::Observed;
+use dalsegno_model::Class::{Crash, Neutral};
+use serde_json::json;
+
+use crate::fixtures::{
+    Case, Given, IMAGE_BY_TAG, case, check_all, crashed, expect_effect, expect_end, expect_status, neutral,
+    pod, run,
+};
 
 #[test]
 fn the_status_of_a_starting_worker_shows_what_it_waits_for() {
@@ -58,7 +65,7 @@ fn the_status_of_a_starting_worker_shows_what_it_waits_for() {
             expect_status(Summary::Starting, Reason::OutOfMemory)
                 .condition(Ready, "False", Reason::OutOfMemory)
                 .message_contains(
-                    "Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 is starting: the worker has \
+                    "Ready: attempt 1 ended before turn 1: OOMKilled: last words; attempt 2 is starting: the worker has \
                      not attached yet",
                 ),
         ),
@@ -73,12 +80,189 @@ fn the_status_of_a_starting_worker_shows_what_it_waits_for() {
     ]);
 }
 
+/// Attempt 3 starts after turn 7 from a template whose command is not the checkpoint's, and whose image is.
+fn new_command() -> Given {
+    let container = json!({ "name": "agent", "image": IMAGE_BY_TAG, "command": ["/new"] });
+    let given = run().template_stored(&run().document());
+    let given = given.agent(json!({ "spec": { "containers": [container] } }));
+    let revision = given.document().hash();
+    given.created(3).head(7).made_from(&revision)
+}
+
+pub fn cases() -> Vec<Case> {
+    [failed_starts(), changed_templates()].into_iter().flatten().collect()
+}
+
+#[test]
+fn a_start_that_cannot_succeed_is_replaced_and_not_charged() {
+    check_all(cases());
+}
+
+/// A start that fails while the template that wrote the checkpoint is another one.
+fn failed_starts() -> Vec<Case> {
+    let pulling = || pod(3).waiting("ImagePullBackOff", "Back-off pulling image");
+    let exec_format = "exec /agent: exec format error";
+    let starting = || expect_status(Summary::Starting, Reason::ImagePullFailed);
+    let mut cases = vec![
+        case(
+            "a pod that cannot pull its image falls back to the checkpoint's template",
+            new_command().scheduled(31).pod(pulling()),
+            expect_end(3, Cause::ImageUnavailable, Neutral)
+                .message_contains("the next attempt uses the template that wrote the checkpoint"),
+        ),
+        case(
+            "a registry that fails once is not a bad roll-out",
+            new_command().scheduled(10).pod(pulling()),
+            starting().requeue_after(20),
+        ),
+        case(
+            "a container that cannot be created falls back",
+            new_command().scheduled(31).pod(pod(3).waiting("CreateContainerError", "no such user")),
+            expect_end(3, Cause::StartFailed, Neutral).message_contains("no such user"),
+        ),
+        case(
+            "without a checkpoint there is nothing to fall back to",
+            run().created(3).scheduled(31).pod(pulling()),
+            starting(),
+        ),
+        case(
+            "without the policy Pin an attempt waits for its start deadline",
+            new_command().on_mismatch("Allow").scheduled(31).pod(pulling()),
+            starting(),
+        ),
+        case(
+            "the template is read before a failed start is judged",
+            Given { seen: Observed { templates: Default::default(), ..new_command().seen }, ..new_command() }
+                .pod(pod(3).terminated(127)),
+            expect_effect(format!("read template {}", run().document().hash())),
+        ),
+        case(
+            "an image of another architecture falls back",
+            new_command().pod(pod(3).terminated(1).message(exec_format)),
+            expect_end(3, Cause::StartFailed, Neutral).message_contains(exec_format),
+        ),
+        case(
+            "without a checkpoint a command that cannot start is charged",
+            run().created(3).pod(pod(3).terminated(127)),
+            expect_end(3, Cause::StartFailed, Crash).message_contains("exit code 127 before it attached"),
+        ),
+        case(
+            "a worker that started and failed is charged",
+            new_command().pod(pod(3).terminated(2)),
+            expect_end(3, Cause::ExitedWithError, Crash),
+        ),
+        case(
+            "an attached worker that exits with 127 is charged",
+            run().attached(3).pod(pod(3).terminated(127)),
+            expect_end(3, Cause::ExitedWithError, Crash),
+        ),
+    ];
+    cases.extend([126, 127, 128].map(|code| {
+        case(
+            "a command that cannot start falls back",
+            new_command().pod(pod(3).terminated(code)),
+            expect_end(3, Cause::StartFailed, Neutral)
+                .message_contains("the next attempt uses the template that wrote the checkpoint")
+                .message_contains(format!("exit code {code}")),
+        )
+    }));
+    cases
+}
+
+/// The definition was edited before the worker attached.
+fn changed_templates() -> Vec<Case> {
+    let edited = || run().image("registry.test:5000/agent:2");
+    let changed = || expect_end(3, Cause::TemplateChanged, Neutral);
+    vec![
+        case(
+            "a pod that cannot pull its image is replaced when the definition is put right",
+            edited().created(3).pod(pod(3).waiting("ErrImagePull", "not found")),
+            changed().message_contains("the definition changed before the worker attached"),
+        ),
+        case(
+            "so is a pod without a node",
+            edited().created(3).no_node_yet().pod(pod(3).unscheduled("no node fits")),
+            changed(),
+        ),
+        case(
+            "an edit never changes an attached worker",
+            edited().attached(3).pod(pod(3)),
+            expect_status(Summary::Running, Reason::UnderControl),
+        ),
+        case(
+            "a pod that has the checkpoint's template keeps it under Pin",
+            edited().created(3).head(7).image_is('a').pod(pod(3)),
+            expect_status(Summary::Starting, Reason::Starting),
+        ),
+        case(
+            "a pod of a bad template is replaced by a pinned one",
+            edited()
+                .template_stored(&run().document())
+                .created(3)
+                .head(7)
+                .made_from("sha256:bad")
+                .pod(pod(3)),
+            changed(),
+        ),
+        case(
+            "a run that was held for its bad template starts when the definition is put right",
+            [3, 2, 1].into_iter().fold(run().reserved(4), |it, n| {
+                it.after(neutral(n, Cause::ImageUnavailable).ago(9_000).made_from("sha256:bad"))
+            }),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "a missing definition changes nothing",
+            run().created(3).no_definition().image_is('a').pod(pod(3)),
+            expect_status(Summary::Starting, Reason::Starting),
+        ),
+    ]
+}
+
+#[test]
+fn a_bad_image_is_a_warning_that_says_what_to_do() {
+    let pulling = |attempt: i32| pod(attempt).waiting("ErrImagePull", "not found");
+    let first = run().created(1).pod(pulling(1));
+    check_all(vec![case(
+        "the message has the way out",
+        first.clone(),
+        expect_status(Summary::Starting, Reason::ImagePullFailed)
+            .message_contains("ErrImagePull: not found. Check the image's name")
+            .events(&[&EventReason::WorkerCreated, &Reason::ImagePullFailed]),
+    )]);
+    let event = first.decide().events.pop().unwrap();
+    assert_eq!(event.level, dalsegno_core::EventLevel::Warning);
+    assert!(event.note.contains("Check the image's name"), "{event:?}");
+    let mut backing_off = first.status_written();
+    backing_off.seen.pods = vec![pod(1).waiting("ImagePullBackOff", "Back-off").0];
+    assert_eq!(backing_off.decide().events, []);
+}
+
 #[test]
 fn alternating_messages_of_one_failed_pull_do_not_change_the_status() {
     let first = run().created(1).pod(pod(1).waiting("ErrImagePull", "not found")).status_written();
     let mut second = first.clone();
     second.seen.pods = vec![pod(1).waiting("ImagePullBackOff", "Back-off pulling image").0];
     assert_eq!(second.decide().status, first.decide().status);
+}
+
+#[test]
+fn repeated_tries_for_the_same_reason_do_not_change_the_status() {
+    let first =
+        run().created(1).no_node_yet().pod(pod(1).unscheduled("0/2 nodes are available")).status_written();
+    let mut second = first.clone();
+    second.seen.pods = vec![pod(1).unscheduled("0/3 nodes are available: 3 Insufficient cpu").0];
+    assert_eq!(second.decide().status, first.decide().status, "the scheduler counts other nodes");
+
+    for (code, messages) in [
+        (403, ["exceeded quota: runs, used: pods=9", "exceeded quota: runs, used: pods=10"]),
+        (500, ["the webhook did not answer: EOF", "the webhook did not answer: connection refused"]),
+    ] {
+        let [first, second] = messages;
+        let written = run().reserved(1).pod_rejected(code, first, 1, 0).status_written();
+        let again = written.clone().pod_rejected(code, second, 2, 0);
+        assert_eq!(again.decide().status, written.decide().status, "{second}");
+    }
 }
 
 /// A run whose status shows that it backs off. Since then its pod was created, and scheduled this many seconds ago.

@@ -14,6 +14,7 @@ use crate::fixtures::{
 fn a_run_resumes_only_with_a_compatible_version() {
     check_all(before_the_pod());
     check_all(pinning());
+    check_all(bad_roll_outs());
     check_all(refused_at_attach());
     check_all(at_attach());
 }
@@ -56,10 +57,11 @@ fn before_the_pod() -> Vec<Case> {
             ),
             case("a compatible declared version", compatible().on_mismatch(policy), current()),
             case("a compatible digest", compatible_digest().on_mismatch(policy), current()),
-            case("a tag whose version is not known", unknown().on_mismatch(policy), current()),
         ]);
     }
     cases.extend([
+        case("a tag whose version is not known under Allow", unknown().on_mismatch("Allow"), current()),
+        case("a tag whose version is not known under Block", unknown().on_mismatch("Block"), current()),
         case("another digest under Pin", other_digest().on_mismatch("Pin"), pinned()),
         case("another declared version under Pin", other_declared().on_mismatch("Pin"), pinned()),
         case("Pin is the built-in policy", other_digest(), pinned()),
@@ -90,7 +92,7 @@ fn before_the_pod() -> Vec<Case> {
 
 fn pinning() -> Vec<Case> {
     let other = || run().reserved(3).head(7).image(&image_by_digest('b')).head_revision(&old().hash());
-    let failed = |n: i32| neutral(n, Cause::ImageUnavailable).message("ErrImagePull: gone").ago(9_000);
+    let failed = |n: i32| neutral(n, Cause::ImageUnavailable).message("ErrImagePull: gone").ago(30);
     vec![
         case(
             "the template that wrote the checkpoint is read from the store",
@@ -123,6 +125,74 @@ fn pinning() -> Vec<Case> {
             expect_status(Summary::Held, Reason::CannotStart),
         ),
     ]
+}
+
+/// Under Pin a new image or command that does not work never stops a run.
+fn bad_roll_outs() -> Vec<Case> {
+    let (current, pinned) =
+        (|| expect_effect("create triage-3"), || expect_effect("create triage-3, pinned"));
+    let renamed = || after_a().image("registry.test:5000/agent:2");
+    let command = || json!({ "spec": { "containers": [{ "name": "agent", "image": IMAGE_BY_TAG, "command": ["/new"] }] } });
+    let other_command = || after_a().agent(command());
+    let pinned_to = |given: &Given| given.document().clone().pinned(&digest('a'), &given.document()).hash();
+    let failed = |given: Given, cause: Cause| {
+        let revision = given.document().hash();
+        let mut given = given;
+        given.row.past.insert(0, neutral(2, cause).ago(900).made_from(&revision).0);
+        given
+    };
+    let cases = [Cause::ImageUnavailable, Cause::StartFailed, Cause::StartDeadline].map(|cause| {
+        case("a template that failed to start is not tried again", failed(other_command(), cause), pinned())
+    });
+    let others = vec![
+        case("an image with another name whose version is not known", renamed(), pinned()),
+        case(
+            "the template that wrote the checkpoint is read first",
+            run().reserved(3).head(7).image("registry.test:5000/agent:2"),
+            expect_effect(format!("read template {}", old().hash())),
+        ),
+        case(
+            "without the template that wrote the checkpoint the current one is used",
+            run().reserved(3).head(7).image("registry.test:5000/agent:2").template_missing(&old().hash()),
+            current(),
+        ),
+        case("an image with the same name and another command", other_command(), current()),
+        case(
+            "an image with another name that lists the checkpoint's version",
+            renamed().compatible_with(&digest('a')),
+            current(),
+        ),
+        case(
+            "a listed image that cannot be pulled",
+            failed(renamed().compatible_with(&digest('a')), Cause::ImageUnavailable),
+            pinned(),
+        ),
+        case(
+            "after a granted budget the template is tried again",
+            failed(other_command(), Cause::StartFailed).budget_reset(1, 2),
+            current(),
+        ),
+        case(
+            "after a pinned attempt the name of its image is still the one in the definition",
+            after_a().template_stored(&old().pinned(&digest('a'), &old())).head_revision(&pinned_to(&run())),
+            current(),
+        ),
+        case(
+            "a digest that no registry has is replaced by the recorded name",
+            {
+                let given = renamed();
+                let by_digest = old().pinned(&digest('a'), &given.document()).hash();
+                let mut given = failed(given, Cause::ImageUnavailable);
+                given
+                    .row
+                    .past
+                    .insert(0, neutral(2, Cause::ImageUnavailable).ago(900).made_from(&by_digest).0);
+                given
+            },
+            pinned(),
+        ),
+    ];
+    cases.into_iter().chain(others).collect()
 }
 
 /// A tag that was pushed again: the same template has image `b` now.
@@ -159,7 +229,7 @@ fn refused_at_attach() -> Vec<Case> {
         ),
         case(
             "the refusal does not apply to another template",
-            once().image("registry.test:5000/agent:3"),
+            once().image("registry.test:5000/agent:3").on_mismatch("Block"),
             expect_effect("create triage-4"),
         ),
         case(
@@ -200,6 +270,11 @@ fn at_attach() -> Vec<Case> {
         case(
             "the first image of a run is accepted",
             run().created(1).pod(pod(1).kubelet_shows('b')),
+            verdict(&digest('b'), "Accepted"),
+        ),
+        case(
+            "the image of a worker beside an injected sidecar is accepted",
+            run().created(1).pod(pod(1).kubelet_shows('b').with_injected_sidecar("solo")),
             verdict(&digest('b'), "Accepted"),
         ),
         case("the checkpoint's image is accepted", shows('a'), verdict(&digest('a'), "Accepted")),

@@ -5,7 +5,9 @@ use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, Cause, names};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
-use crate::fixtures::{Given, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, run};
+use crate::fixtures::{
+    Given, IMAGE_BY_TAG, RUN, UID, case, check_all, digest, image_by_digest, neutral, run,
+};
 
 /// The pod that the decision creates.
 fn created(given: &Given) -> (Pod, Value) {
@@ -14,8 +16,7 @@ fn created(given: &Given) -> (Pod, Value) {
         panic!("no pod is created: {effect:?}")
     };
     assert_eq!(revision, dalsegno_core::revision::hash_of(&document), "a template is stored under its hash");
-    let json = serde_json::to_value(&pod).unwrap();
-    (*pod, json)
+    (serde_json::from_value(pod.clone()).unwrap(), pod)
 }
 
 fn annotation(pod: &Pod, key: &str) -> Option<String> {
@@ -136,9 +137,41 @@ fn reserved_names_in_a_template_are_dropped_and_the_rest_is_kept() {
 }
 
 #[test]
+fn fields_that_this_program_does_not_know_are_kept() {
+    let (_, json) = created(&run().agent(json!({
+        "spec": {
+            "futureField": { "a": 1 },
+            "volumes": [{ "name": "scratch", "futureSource": {} }],
+            "containers": [{
+                "name": "agent", "image": "x", "imagePulPolicy": "Always", "env": null,
+                "volumeMounts": [{ "name": "scratch", "mountPath": "/s", "futureMode": "x" }],
+            }],
+        },
+    })));
+    let (spec, worker) = (&json["spec"], &json["spec"]["containers"][0]);
+    assert_eq!(spec["futureField"], json!({ "a": 1 }));
+    assert_eq!(spec["volumes"][0], json!({ "name": "scratch", "futureSource": {} }));
+    assert_eq!(worker["imagePulPolicy"], "Always", "the API server reports the typing error");
+    assert_eq!(worker["volumeMounts"][0]["futureMode"], "x");
+    assert_eq!(worker["volumeMounts"][1]["name"], "dalsegno");
+    assert_eq!(worker["env"][0]["name"], "DALSEGNO_URL");
+}
+
+#[test]
 fn the_last_lines_of_the_log_are_the_default_termination_message() {
     let (_, json) = created(&run());
     assert_eq!(json["spec"]["containers"][0]["terminationMessagePolicy"], "FallbackToLogsOnError");
+}
+
+#[test]
+fn the_cluster_autoscaler_may_evict_a_worker_unless_its_template_forbids_it() {
+    let safe = |pod: &Pod| annotation(pod, names::ANNOTATION_SAFE_TO_EVICT);
+    assert_eq!(safe(&created(&run()).0).as_deref(), Some("true"));
+    let (pod, _) = created(&run().agent(json!({
+        "metadata": { "annotations": { "cluster-autoscaler.kubernetes.io/safe-to-evict": "false" } },
+        "spec": { "containers": [{ "name": "agent", "image": "a" }] },
+    })));
+    assert_eq!(safe(&pod).as_deref(), Some("false"));
 }
 
 #[test]
@@ -147,30 +180,11 @@ fn the_worker_is_the_container_named_agent_or_the_only_one() {
         "spec": { "containers": [{ "name": "helper", "image": "h" }, { "name": "agent", "image": "a" }] },
     })));
     assert_eq!((env(&pod, 0).len(), env(&pod, 1).len()), (0, 5));
+    assert_eq!(annotation(&pod, names::ANNOTATION_WORKER).as_deref(), Some("agent"));
     let (pod, _) =
         created(&run().agent(json!({ "spec": { "containers": [{ "name": "solo", "image": "s" }] } })));
     assert_eq!(env(&pod, 0).len(), 5);
-}
-
-#[test]
-fn only_the_nodes_that_were_just_lost_are_avoided() {
-    let avoided = |given: &Given| {
-        let (_, json) = created(given);
-        let terms =
-            &json["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
-        let fields = terms[0]["preference"]["matchFields"].as_array().cloned().unwrap_or_default();
-        fields.iter().map(|it| it["values"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
-    let missed_heartbeat = crashed(2, Cause::Silent).on("n4").ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(missed_heartbeat)), ["n4"]);
-    let evicted = disrupted(2, Cause::Evicted).on("n3").ago(900);
-    assert!(
-        avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(),
-        "an eviction happened since the node was lost"
-    );
+    assert_eq!(annotation(&pod, names::ANNOTATION_WORKER).as_deref(), Some("solo"));
 }
 
 #[test]
@@ -200,11 +214,28 @@ fn a_pinned_pod_has_the_old_image_and_environment_and_the_current_resources_and_
 }
 
 #[test]
+fn after_its_digest_failed_a_pinned_pod_names_its_image_as_the_definition_did() {
+    let old = run().document();
+    let given = run().reserved(4).head(7).template_stored(&old).image(&image_by_digest('b'));
+    let image = |given: &Given| created(given).1["spec"]["containers"][0]["image"].clone();
+    assert_eq!(image(&given), image_by_digest('a'));
+    let failed = |revision: &str| neutral(3, Cause::ImageUnavailable).ago(900).made_from(revision);
+    let by_digest = old.clone().pinned(&digest('a'), &given.document()).hash();
+    let given = given.after(failed(&by_digest));
+    assert_eq!(image(&given), IMAGE_BY_TAG);
+    let by_name = old.unpinned(&given.document()).hash();
+    assert_eq!(image(&given.after(failed(&by_name))), image_by_digest('a'), "both failed");
+}
+
+#[test]
 fn the_pod_of_a_dry_run_equals_the_first_attempts_pod_except_for_its_names() {
     let given = run().declares("1.4");
     let (_, json) = created(&given);
     let agent = given.seen.agent().unwrap().clone();
-    let mut definition = AgentDefinition::new("agent", AgentDefinitionSpec { agent, defaults: None });
+    let mut definition = AgentDefinition::new(
+        "agent",
+        AgentDefinitionSpec { agent, max_concurrent_runs: None, defaults: None },
+    );
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
     let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();
