@@ -22,7 +22,9 @@ async fn the_cost_of_heartbeats_grows_with_their_number_after_ten_executions_too
     let mut conn = PgConnection::connect(&url).await.unwrap();
     copy_run(&mut conn, worker.run).await;
     let sql = include_str!("../../src/postgres/heartbeats.sql");
-    conn.execute(AssertSqlSafe(format!("PREPARE heartbeats (uuid[], bytea[]) AS {sql}"))).await.unwrap();
+    conn.execute(AssertSqlSafe(format!("PREPARE heartbeats (uuid[], bytea[], uuid) AS {sql}")))
+        .await
+        .unwrap();
     let mut rows = Vec::new();
     for analyzed in [false, true] {
         if analyzed {
@@ -55,8 +57,16 @@ async fn a_run_that_is_named_twice_in_a_batch_is_judged_for_each_worker() {
 
 /// Makes many runs like this one.
 async fn copy_run(conn: &mut PgConnection, run: Uuid) {
+    let columns: Vec<String> = sqlx::query_scalar(
+        "SELECT column_name::text FROM information_schema.columns \
+         WHERE table_schema = current_schema() AND table_name = 'runs' AND is_generated = 'NEVER'",
+    )
+    .fetch_all(&mut *conn)
+    .await
+    .unwrap();
+    let (columns, values) = (columns.join(", "), format!("copy.{}", columns.join(", copy.")));
     let copy = format!(
-        "INSERT INTO runs SELECT copy.* FROM runs, generate_series(2, {WORKERS}) AS n, \
+        "INSERT INTO runs ({columns}) SELECT {values} FROM runs, generate_series(2, {WORKERS}) AS n, \
              LATERAL jsonb_populate_record(runs, jsonb_build_object( \
                  'id', gen_random_uuid(), 'name', 'run-' || n, 'object_uid', 'uid-' || n, \
                  'capability', '\\x' || encode(sha256(n::text::bytea), 'hex'))) AS copy \
@@ -71,8 +81,10 @@ async fn rows_of(conn: &mut PgConnection) -> f64 {
     let runs: String = sqlx::query_scalar(AssertSqlSafe(literal("id"))).fetch_one(&mut *conn).await.unwrap();
     let capabilities: String =
         sqlx::query_scalar(AssertSqlSafe(literal("capability"))).fetch_one(&mut *conn).await.unwrap();
+    let gateway = Uuid::new_v4();
     let explain = format!(
-        "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE heartbeats ({runs}::uuid[], {capabilities}::bytea[])"
+        "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) \
+         EXECUTE heartbeats ({runs}::uuid[], {capabilities}::bytea[], '{gateway}')"
     );
     let row = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_one(conn).await.unwrap();
     let plan: Value = sqlx::Row::get(&row, 0);
