@@ -34,6 +34,7 @@ mod decision;
 pub mod end;
 pub mod evidence;
 mod head_check;
+mod json;
 mod observed;
 mod orphaned_pods;
 pub mod pod;

@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use crate::avoided_nodes;
+use crate::json::take_list;
 use crate::observed::Observed;
 use crate::revision::Document;
 use crate::version::ChosenTemplate;
@@ -142,14 +143,6 @@ fn worker_container_name(containers: &[Value]) -> &str {
     match containers {
         [only] => only["name"].as_str().unwrap_or_default(),
         _ => names::WORKER_CONTAINER,
-    }
-}
-
-/// Takes a list out of an object. Empty if the object has no such list.
-pub(crate) fn take_list(object: &mut Value, field: &str) -> Vec<Value> {
-    match object.get_mut(field).map(Value::take) {
-        Some(Value::Array(list)) => list,
-        _ => Vec::new(),
     }
 }
 

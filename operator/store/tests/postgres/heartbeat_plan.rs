@@ -57,20 +57,15 @@ async fn a_run_that_is_named_twice_in_a_batch_is_judged_for_each_worker() {
 
 /// Makes many runs like this one.
 async fn copy_run(conn: &mut PgConnection, run: Uuid) {
-    let columns: Vec<String> = sqlx::query_scalar(
-        "SELECT column_name::text FROM information_schema.columns \
-         WHERE table_schema = current_schema() AND table_name = 'runs' AND is_generated = 'NEVER'",
-    )
-    .fetch_all(&mut *conn)
-    .await
-    .unwrap();
-    let (columns, values) = (columns.join(", "), format!("copy.{}", columns.join(", copy.")));
+    let stored = "SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute \
+                  WHERE attrelid = 'runs'::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''";
+    let columns: String = sqlx::query_scalar(stored).fetch_one(&mut *conn).await.unwrap();
     let copy = format!(
-        "INSERT INTO runs ({columns}) SELECT {values} FROM runs, generate_series(2, {WORKERS}) AS n, \
+        "INSERT INTO runs ({columns}) SELECT {columns} FROM (SELECT copy.* FROM runs, generate_series(2, {WORKERS}) AS n, \
              LATERAL jsonb_populate_record(runs, jsonb_build_object( \
                  'id', gen_random_uuid(), 'name', 'run-' || n, 'object_uid', 'uid-' || n, \
                  'capability', '\\x' || encode(sha256(n::text::bytea), 'hex'))) AS copy \
-         WHERE runs.id = '{run}'"
+         WHERE runs.id = '{run}') AS copies"
     );
     conn.execute(AssertSqlSafe(copy)).await.unwrap();
 }
