@@ -1,13 +1,17 @@
-//! The client of the API server. Every request has a timeout, and no request is retried by the client.
+//! The client of the API server. Every request has a timeout, no request is retried by the client, and a connection
+//! whose other end is gone is found by keepalive.
 
 use std::time::{Duration, Instant};
 
 use axum::http::Request;
 use http_body_util::BodyExt;
-use kube::client::Body;
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
 use tokio::time::timeout;
-use tower::{BoxError, service_fn};
+use tower::{BoxError, ServiceBuilder, service_fn};
 use tower_http::timeout::TimeoutBody;
 
 use crate::cache::watch_health::WatchHealth;
@@ -17,6 +21,12 @@ use crate::cache::watch_health::WatchHealth;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
 /// Longest silence of a watch. The API server sends a bookmark each minute.
 const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// A connection that carries nothing for so long is probed, and then once in each interval.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// After so many probes without an answer the connection fails.
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// A client of the API server that the environment names: the pod's service account, or a kubeconfig. Records what it hears
 /// in `health`.
@@ -62,7 +72,33 @@ fn is_watch(request: &Request<Body>) -> bool {
 /// Without kube's retries: callers have a backoff of their own, and a retry would hold a run's slot for minutes.
 fn from_config(mut config: Config) -> kube::Result<Client> {
     config.default_retry = false;
-    Ok(with_timeout(Client::try_from(config)?, REQUEST_TIMEOUT))
+    let client = match &config.proxy_url {
+        // Only kube's own client knows which proxies this build supports. It sets no keepalive.
+        Some(_) => Client::try_from(config)?,
+        None => with_keepalive(&config)?,
+    };
+    Ok(with_timeout(client, REQUEST_TIMEOUT))
+}
+
+/// The layers of kube's own client, over connections with keepalive. kube puts them together in the same order: the
+/// address of the API server, the credentials (the token's file is read again each minute), more headers, TLS with the
+/// client's certificate.
+fn with_keepalive(config: &Config) -> kube::Result<Client> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_keepalive(Some(KEEPALIVE_IDLE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(HttpClient::builder(TokioExecutor::new()).build(connector));
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
 /// The client with a timeout for every response and for each part of its body. Only the body of a watch may be silent for
@@ -91,7 +127,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use axum::Router;
-    use axum::http::{Response, StatusCode};
+    use axum::http::{HeaderMap, Response, StatusCode};
     use futures::{StreamExt, future, stream};
     use k8s_openapi::api::core::v1::{Namespace, Node};
     use kube::Api;
@@ -126,6 +162,55 @@ mod tests {
             assert!(first.is_err(), "the watch stays open: {first:?}");
         };
         timeout(Duration::from_secs(20), all).await.expect("it ends");
+    }
+
+    /// The timer of each established connection to this port, as the kernel shows it: `02` is keepalive.
+    fn timers_of_connections_to(port: u16) -> Vec<String> {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let to_port = rows.filter(|row| row[2].ends_with(&format!(":{port:04X}")) && row[3] == "01");
+        to_port.map(|row| row[5][..2].to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_silent_watch_is_probed_by_keepalive() {
+        let server = Router::new().fallback(|| async {
+            let partial = stream::iter([Ok::<_, Infallible>("{")]).chain(stream::pending());
+            axum::body::Body::from_stream(partial)
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async { axum::serve(listener, server).await });
+        let client = from_config(Config::new(format!("http://{address}").parse().unwrap())).unwrap();
+        let nodes = Api::<Node>::all(client);
+        let _watch = nodes.watch(&WatchParams::default(), "0").await.unwrap();
+        assert_eq!(timers_of_connections_to(address.port()), ["02"]);
+    }
+
+    #[tokio::test]
+    async fn the_token_of_the_service_account_is_read_from_its_file() {
+        let server = Router::new().fallback(|headers: HeaderMap| async move {
+            let token = headers["authorization"].to_str().unwrap().to_owned();
+            (StatusCode::FORBIDDEN, token)
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async { axum::serve(listener, server).await });
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret-1").unwrap();
+        let mut config = Config::new(url.parse().unwrap());
+        config.auth_info.token_file = Some(file.path().to_str().unwrap().to_owned());
+        let client = from_config(config).unwrap();
+        let error = Api::<Node>::all(client).get("n1").await.unwrap_err();
+        assert!(format!("{error:?}").contains("Bearer secret-1"), "{error:?}");
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_is_not_supported_is_reported_and_not_ignored() {
+        let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
+        config.proxy_url = Some("http://127.0.0.1:2".parse().unwrap());
+        let error = from_config(config).err().expect("no client");
+        assert!(matches!(error, kube::Error::ProxyProtocolDisabled { .. }), "{error}");
     }
 
     #[tokio::test]

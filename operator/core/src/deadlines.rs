@@ -19,6 +19,13 @@ use crate::pod;
 use crate::pod_end::disruption;
 use crate::text::reason_and_message;
 
+/// Whether only missing evidence shows that the current attempt has ended: an expired deadline, or a node that is not
+/// Ready. A watch may be silent too, so the pod and the node must be read live before that counts.
+pub fn is_silent(run: &RunRecord, node: Option<ObservedNode>, now: Timestamp) -> bool {
+    let deadlines = [Deadline::Lease, Deadline::Start, Deadline::Progress];
+    deadlines.into_iter().any(|deadline| run.is_expired(deadline)) || node_is_lost(run, node, now)
+}
+
 /// Returns why the current attempt has ended, if one of its deadlines has expired.
 pub(crate) fn end_of(
     run: &RunRecord,
@@ -49,13 +56,16 @@ pub(crate) fn end_of(
 }
 
 /// Whether the node of a worker without a lease has not been Ready for the heartbeat timeout. Without a lease the node
-/// is the only evidence.
+/// is the only evidence, and it is none while most of its zone is not Ready.
 ///
 /// The node's times are by the operator's clock, the worker's by the store's clock. Each is compared with its own
 /// clock.
 fn node_is_lost(run: &RunRecord, node: Option<ObservedNode>, now: Timestamp) -> bool {
     let attempt = &run.attempt;
-    let Some(node) = node.filter(|it| !it.ready && attempt.lease_renewed_at.is_none()) else { return false };
+    let Some(node) = node.filter(|it| !it.ready && !it.zone_lost && attempt.lease_renewed_at.is_none())
+    else {
+        return false;
+    };
     let timeout = run.deadlines.heartbeat_ms;
     let last = attempt.created_at.max(attempt.attached_at).max(last_boundary(run));
     millis(node.since, now) > timeout && run.has_elapsed(last.unwrap_or(run.created_at), timeout)
@@ -71,7 +81,13 @@ fn missed_heartbeat(run: &RunRecord, node: Option<ObservedNode>) -> End {
         Some(_) => (Cause::NodeLost, Class::Disruption, "that is not Ready"),
         None => (Cause::NodeLost, Class::Disruption, "that is not known"),
     };
-    End::new(cause, class, format!("no heartbeat within liveness.heartbeatTimeoutSeconds, on a node {which}"))
+    let message = format!("no heartbeat within liveness.heartbeatTimeoutSeconds, on a node {which}");
+    if class == Class::Crash && run.lease_gateway_outage_ms() > 0 {
+        let message =
+            format!("{message}; not charged, because the gateway that renewed its lease was unavailable");
+        return End::new(cause, Class::Neutral, message);
+    }
+    End::new(cause, class, message)
 }
 
 fn missed_start(seen: &ObservedPod) -> End {

@@ -54,6 +54,7 @@ pub mod text;
 pub mod version;
 pub mod worker;
 
+pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Decision, Effect, EventLevel, EventSpec};
 pub use observed::{

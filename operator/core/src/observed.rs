@@ -95,6 +95,9 @@ pub struct ObservedNode {
     /// Since when `ready` has this value, by the operator's clock. The time of a node that is not Ready counts only
     /// while the API server responds.
     pub since: Timestamp,
+    /// Whether most nodes of its zone are not Ready. Then the network to the zone is more likely to be lost than all
+    /// these nodes, and their workers may be healthy.
+    pub zone_lost: bool,
 }
 
 /// The result of a verification of a run's head.

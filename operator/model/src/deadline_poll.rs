@@ -4,8 +4,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// If no gateway has sent a heartbeat for longer than this, every deadline starts again. In milliseconds.
+/// If no gateway has sent a heartbeat for longer than this, it is an outage: every deadline pauses. In milliseconds.
 pub const HEARTBEAT_GAP_MS: i64 = 3_000;
+
+/// A worker sends so many heartbeats in one length of the lease.
+pub const HEARTBEATS_PER_LEASE: i64 = 3;
+
+/// How long after an outage of the gateways no deadline expires that is as long as this, so that workers can connect
+/// again. After a shorter deadline's own length it may expire. In milliseconds.
+pub const RECONNECT_MS: i64 = 30_000;
 
 /// How long a worker that knows of a cancel has to acknowledge it. In milliseconds.
 pub const CANCEL_REPORTED_MS: i64 = 30_000;

@@ -1,12 +1,16 @@
 //! When a deadline of an attempt has expired: one table for readers of a run's record and for the SQL of the deadline
 //! poll.
 //!
-//! An outage of the gateways is not charged to a worker. A deadline expires only while the gateways send their
-//! heartbeat. After an outage, every clock that started earlier begins again with its full length.
+//! An outage of the gateways is not charged to a worker. A deadline expires only while the gateways send heartbeats.
+//! The length of each outage is added to every deadline that was running, so a hung worker is found however often the
+//! store is unavailable for a moment. After an outage the workers have [`RECONNECT_MS`] to connect again.
 
 use jiff::Timestamp;
 
-use crate::{AttemptState, CANCEL_REPORTED_MS, CANCEL_UNREPORTED_MS, Deadline, HEARTBEAT_GAP_MS, RunRecord};
+use crate::{
+    AttemptState, CANCEL_REPORTED_MS, CANCEL_UNREPORTED_MS, Deadline, HEARTBEAT_GAP_MS, HEARTBEATS_PER_LEASE,
+    RECONNECT_MS, RunRecord,
+};
 
 /// A time in the run's row from which a deadline is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +34,9 @@ pub enum ClockStart {
 pub enum ClockLength {
     /// So many milliseconds.
     Ms(i64),
-    /// The heartbeat timeout; but the lease that was granted before, if that one is longer.
+    /// The heartbeat timeout; but the lease that was granted before, if that one is longer. While the gateway that
+    /// renewed it is unavailable it is longer by that time, at most by the time between two heartbeats: the worker has
+    /// to connect to another gateway.
     Lease,
     /// The start deadline.
     Start,
@@ -98,10 +104,18 @@ impl RunRecord {
         })
     }
 
-    /// Whether more than `ms` milliseconds have passed since `from`, without an outage of the gateways in between.
+    /// Whether more than `ms` milliseconds have passed since `from`. Outages of the gateways do not count, and the
+    /// workers have had time to connect again after the last one.
     pub fn has_elapsed(&self, from: Timestamp, ms: i64) -> bool {
         let gateways_beat = millis(self.beat.last, self.now).abs() <= HEARTBEAT_GAP_MS;
-        gateways_beat && millis(from.max(self.beat.since), self.now) > ms
+        gateways_beat
+            && millis(from, self.now) - self.outage_ms(from) > ms
+            && millis(self.beat.since, self.now) > ms.min(RECONNECT_MS)
+    }
+
+    /// How long the gateways were unavailable since `from`, in milliseconds.
+    fn outage_ms(&self, from: Timestamp) -> i64 {
+        self.outages.iter().map(|outage| millis(outage.from.max(from), outage.to).max(0)).sum()
     }
 
     fn clock_start(&self, start: ClockStart) -> Option<Timestamp> {
@@ -118,10 +132,27 @@ impl RunRecord {
         }
     }
 
+    /// How long the gateway that last renewed the lease was unavailable since then, in milliseconds.
+    pub fn lease_gateway_outage_ms(&self) -> i64 {
+        let (Some(gateway), Some(renewed)) = (self.lease_gateway, self.attempt.lease_renewed_at) else {
+            return 0;
+        };
+        if millis(gateway.last, self.now) > HEARTBEAT_GAP_MS {
+            millis(gateway.last.max(renewed), self.now)
+        } else if gateway.since > renewed {
+            millis(gateway.gap_from.max(renewed), gateway.since)
+        } else {
+            0
+        }
+    }
+
     fn clock_length(&self, length: ClockLength) -> i64 {
         match length {
             ClockLength::Ms(ms) => ms,
-            ClockLength::Lease => self.deadlines.heartbeat_ms.max(self.lease_ms),
+            ClockLength::Lease => {
+                let lease = self.deadlines.heartbeat_ms.max(self.lease_ms);
+                lease + self.lease_gateway_outage_ms().min(lease / HEARTBEATS_PER_LEASE)
+            }
             ClockLength::Start => self.deadlines.start_ms,
             ClockLength::Progress => self.deadlines.progress_ms,
         }

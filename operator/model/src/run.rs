@@ -130,6 +130,10 @@ pub struct RunRecord {
     pub lease_ms: i64,
     /// When the gateways sent their heartbeats.
     pub beat: GatewayHeartbeat,
+    /// The heartbeats of the gateway that last renewed the lease for a worker's heartbeat.
+    pub lease_gateway: Option<GatewayHeartbeat>,
+    /// The outages of the gateways since the run was created. They do not overlap.
+    pub outages: Vec<Outage>,
     /// When the run was created.
     #[serde(with = "millis")]
     pub created_at: Timestamp,
@@ -230,7 +234,7 @@ pub struct Deadlines {
     pub progress_ms: i64,
 }
 
-/// The heartbeats of the gateways.
+/// The heartbeats of all gateways together, or of one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayHeartbeat {
     /// The last heartbeat.
@@ -242,6 +246,17 @@ pub struct GatewayHeartbeat {
     /// When the gap before that period began.
     #[serde(with = "millis")]
     pub gap_from: Timestamp,
+}
+
+/// A period in which no gateway sent its heartbeat, or in which the embedded process did not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outage {
+    /// The last heartbeat before it.
+    #[serde(with = "millis")]
+    pub from: Timestamp,
+    /// The first heartbeat after it.
+    #[serde(with = "millis")]
+    pub to: Timestamp,
 }
 
 /// The answer when a fact about an attempt is recorded.

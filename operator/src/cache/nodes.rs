@@ -11,6 +11,15 @@ use kube::runtime::watcher::Event;
 
 use crate::mutex::lock;
 
+/// The label with the name of a node's zone.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+
+/// A zone is lost if at least so many percent of its nodes are not Ready. Kubernetes itself stops evicting pods there.
+const LOST_ZONE_PERCENT: usize = 55;
+
+/// A smaller zone is never lost as a whole: two nodes may well fail together.
+const MIN_ZONE_NODES: usize = 3;
+
 /// Whether each node is Ready, and since when. Clones share their content.
 #[derive(Clone, Debug, Default)]
 pub struct NodeCache(Arc<Mutex<Nodes>>);
@@ -25,6 +34,8 @@ struct Nodes {
 #[derive(Debug)]
 struct CachedNode {
     observed: ObservedNode,
+    /// Value of the zone's label.
+    zone: Option<String>,
     /// The watch shows the node. If false, the watch has never shown it, or it showed that the node is gone.
     watched: bool,
 }
@@ -33,6 +44,16 @@ impl NodeCache {
     /// A node that the watch shows.
     pub fn watched(&self, name: &str) -> Option<ObservedNode> {
         lock(&self.0).by_name.get(name).filter(|it| it.watched).map(|it| it.observed)
+    }
+
+    /// Whether most nodes of this node's zone are not Ready. Nodes without the zone's label are one zone. A node that
+    /// is gone is in no zone.
+    pub fn is_zone_lost(&self, name: &str) -> bool {
+        let nodes = lock(&self.0);
+        let Some(node) = nodes.by_name.get(name).filter(|it| it.watched) else { return false };
+        let zone = || nodes.by_name.values().filter(|it| it.watched && it.zone == node.zone);
+        let (all, lost) = (zone().count(), zone().filter(|it| !it.observed.ready).count());
+        all >= MIN_ZONE_NODES && lost * 100 >= all * LOST_ZONE_PERCENT
     }
 
     /// Number of nodes that are Ready.
@@ -52,9 +73,18 @@ impl NodeCache {
             return cached.observed;
         }
         let since = before.filter(|it| !it.observed.ready).map_or(now, |it| it.observed.since);
-        let observed = node.map_or(ObservedNode { ready: false, since }, |node| readiness_of(node, since));
-        nodes.by_name.insert(name.to_owned(), CachedNode { observed, watched: false });
+        let observed = node
+            .map_or(ObservedNode { ready: false, since, zone_lost: false }, |node| readiness_of(node, since));
+        nodes.by_name.insert(name.to_owned(), CachedNode { observed, zone: None, watched: false });
         observed
+    }
+
+    /// Returns the readiness of a node that was read live, whatever the watch shows. The watch may have shown a later
+    /// change while the read was under way, so nothing is cached.
+    pub fn read_live(&self, name: &str, node: Option<&Node>, now: Timestamp) -> ObservedNode {
+        let cached = lock(&self.0).by_name.get(name).map(|it| it.observed).filter(|it| !it.ready);
+        let since = cached.map_or(now, |it| it.since);
+        node.map_or(ObservedNode { ready: false, since, zone_lost: false }, |node| readiness_of(node, since))
     }
 
     /// Removes the nodes that the watch does not show, except for those that `keep` accepts.
@@ -87,7 +117,8 @@ impl NodeCache {
 impl Nodes {
     fn put(&mut self, node: &Node, now: Timestamp) -> Vec<String> {
         let (name, observed) = (node.name_any(), readiness_of(node, now));
-        let before = self.by_name.insert(name.clone(), CachedNode { observed, watched: true });
+        let before =
+            self.by_name.insert(name.clone(), CachedNode { observed, zone: zone_of(node), watched: true });
         let changed = before.is_none_or(|it| it.observed.ready != observed.ready);
         changed.then_some(name).into_iter().collect()
     }
@@ -98,12 +129,16 @@ impl Nodes {
         for (name, cached) in self.by_name.iter_mut().filter(|(name, _)| is_gone(name)) {
             cached.watched = false;
             if cached.observed.ready {
-                cached.observed = ObservedNode { ready: false, since: now };
+                cached.observed = ObservedNode { ready: false, since: now, zone_lost: false };
                 changed.push(name.clone());
             }
         }
         changed
     }
+}
+
+fn zone_of(node: &Node) -> Option<String> {
+    node.metadata.labels.as_ref()?.get(ZONE_LABEL).cloned()
 }
 
 fn readiness_of(node: &Node, now: Timestamp) -> ObservedNode {
@@ -112,8 +147,9 @@ fn readiness_of(node: &Node, now: Timestamp) -> ObservedNode {
         Some(ready) => ObservedNode {
             ready: ready.status == "True",
             since: ready.last_transition_time.as_ref().map_or(now, |it| it.0),
+            zone_lost: false,
         },
-        None => ObservedNode { ready: false, since: now },
+        None => ObservedNode { ready: false, since: now, zone_lost: false },
     }
 }
 
@@ -140,11 +176,11 @@ mod tests {
     }
 
     fn ready(since: i64) -> ObservedNode {
-        ObservedNode { ready: true, since: at(since) }
+        ObservedNode { ready: true, since: at(since), zone_lost: false }
     }
 
     fn not_ready(since: i64) -> ObservedNode {
-        ObservedNode { ready: false, since: at(since) }
+        ObservedNode { ready: false, since: at(since), zone_lost: false }
     }
 
     #[test]
@@ -189,5 +225,33 @@ mod tests {
         assert_eq!(cache.record_read("a", None, at(9)), not_ready(3));
         assert_eq!(cache.record_read("b", None, at(9)), not_ready(9), "like an unknown node");
         assert_eq!(cache.watched("c"), Some(ready(1)));
+    }
+
+    #[test]
+    fn a_zone_is_lost_while_most_of_its_at_least_three_nodes_are_not_ready() {
+        let cache = NodeCache::default();
+        let put = |name: &str, zone: Option<&str>, ready| {
+            let mut node = node(name, ready);
+            node.metadata.labels = zone.map(|zone| [(ZONE_LABEL.to_owned(), zone.to_owned())].into());
+            cache.apply(Event::Apply(node), at(2));
+        };
+        for name in ["a1", "a2", "a3", "a4"] {
+            put(name, Some("a"), name > "a2");
+        }
+        put("b1", Some("b"), true);
+        put("c1", Some("c"), false);
+        put("c2", Some("c"), false);
+        put("d1", None, false);
+        assert!(!cache.is_zone_lost("a1"), "two of four");
+        put("a3", Some("a"), false);
+        assert!(["a1", "a2", "a3", "a4"].iter().all(|name| cache.is_zone_lost(name)), "three of four");
+        let others = ["b1", "c1", "c2", "d1", "unknown"];
+        assert!(others.iter().all(|name| !cache.is_zone_lost(name)), "other zones, and small ones");
+        put("a1", Some("a"), true);
+        assert!(!cache.is_zone_lost("a2"), "two of four again");
+        put("a1", Some("a"), false);
+        cache.apply(Event::Delete(node("a1", false)), at(3));
+        assert!(!cache.is_zone_lost("a1"), "a node that is gone is lost, whatever its zone does");
+        assert!(cache.is_zone_lost("a2"), "two of three");
     }
 }

@@ -1,7 +1,7 @@
 //! Observe: reads everything that a decision needs to know of one run. Never writes.
 
 use dalsegno_core::version::Templates;
-use dalsegno_core::{Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore};
+use dalsegno_core::{Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore, is_silent};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
 use dalsegno_model::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
@@ -28,8 +28,12 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
     let mut pods = ctx.pods.of(&Owner::of(run));
     let mut node = None;
     if let Some(row) = row {
-        confirm_current_pod(ctx, row, &mut pods).await?;
-        node = observe_node(ctx, row, &pods).await?;
+        confirm_current_pod(ctx, row, &mut pods, Source::Cache).await?;
+        node = observe_node(ctx, row, &pods, Source::Cache).await?;
+        if has_active_pod(row) && is_silent(row, node, Timestamp::now()) {
+            confirm_current_pod(ctx, row, &mut pods, Source::Live).await?;
+            node = observe_node(ctx, row, &pods, Source::Live).await?;
+        }
     }
     Ok(Observed {
         store,
@@ -45,6 +49,16 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         name_taken: false,
         gateway_url: ctx.gateway_url.clone(),
     })
+}
+
+/// Where a pod and a node are observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// In the cache, and live only if the cache does not have them.
+    Cache,
+    /// In the API server. A watch may be silent for longer than a deadline, and an evicted worker must not be charged
+    /// because the operator has not seen its eviction yet.
+    Live,
 }
 
 /// The store's row. A failed lookup is an observation too.
@@ -95,9 +109,14 @@ fn agent_of(definition: AgentDefinition) -> (ObservedAgent, Option<i32>) {
     (ObservedAgent::Found { agent: Box::new(agent), defaults }, max_concurrent_runs)
 }
 
-/// Reads the current attempt's pod by name if the cache does not have it, or has it as gone. Only a live read proves that
-/// the pod is gone.
-async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<ObservedPod>) -> Result<()> {
+/// Reads the current attempt's pod by name if the source is live, or if the cache does not have the pod or has it as
+/// gone. Only a live read proves that the pod is gone.
+async fn confirm_current_pod(
+    ctx: &Context,
+    row: &RunRecord,
+    pods: &mut Vec<ObservedPod>,
+    source: Source,
+) -> Result<()> {
     let attempt = &row.attempt;
     let (Some(uid), Some(name)) = (&attempt.pod_uid, &attempt.pod_name) else {
         return Ok(());
@@ -106,25 +125,32 @@ async fn confirm_current_pod(ctx: &Context, row: &RunRecord, pods: &mut Vec<Obse
         return Ok(());
     }
     let cached = pods.iter().position(|it| it.uid() == uid);
-    if cached.is_some_and(|index| !pods[index].gone) {
+    if source == Source::Cache && cached.is_some_and(|index| !pods[index].gone) {
         return Ok(());
     }
     let live =
         ctx.pods_in(&row.namespace).get_opt(name).await.map_err(Error::api("reading the worker's pod"))?;
     match (live.filter(|pod| pod.metadata.uid.as_ref() == Some(uid)), cached) {
         (Some(pod), Some(index)) => {
-            pods[index].pod = pod;
-            pods[index].gone = false;
+            let mut live = ObservedPod { watched: pods[index].watched, ..ObservedPod::of(pod) };
+            live.disrupted_while_running |= pods[index].disrupted_while_running;
+            pods[index] = live;
         }
         (Some(pod), None) => pods.push(ObservedPod { watched: false, ..ObservedPod::of(pod) }),
-        (None, _) => {}
+        (None, Some(index)) => pods[index].gone = true,
+        (None, None) => {}
     }
     Ok(())
 }
 
 /// The node of the current attempt's pod. Only a live read proves that it is gone. The time that it was not Ready counts
 /// only while the API server was available.
-async fn observe_node(ctx: &Context, row: &RunRecord, pods: &[ObservedPod]) -> Result<Option<ObservedNode>> {
+async fn observe_node(
+    ctx: &Context,
+    row: &RunRecord,
+    pods: &[ObservedPod],
+    source: Source,
+) -> Result<Option<ObservedNode>> {
     let attempt = &row.attempt;
     let of_pod = || {
         let uid = attempt.pod_uid.as_ref()?;
@@ -135,16 +161,21 @@ async fn observe_node(ctx: &Context, row: &RunRecord, pods: &[ObservedPod]) -> R
         return Ok(None);
     };
     let node = match ctx.nodes.watched(name) {
-        Some(node) => node,
-        None => {
+        Some(node) if source == Source::Cache => node,
+        _ => {
             let api: Api<Node> = Api::all(ctx.client.clone());
             let live = api.get_opt(name).await.map_err(Error::api("reading the worker's node"))?;
-            ctx.nodes.record_read(name, live.as_ref(), Timestamp::now())
+            let now = Timestamp::now();
+            match source {
+                Source::Cache => ctx.nodes.record_read(name, live.as_ref(), now),
+                Source::Live => ctx.nodes.read_live(name, live.as_ref(), now),
+            }
         }
     };
     let available = ctx.api.available_since(Timestamp::now());
     let since = if node.ready { node.since } else { node.since.max(available) };
-    Ok(Some(ObservedNode { since, ..node }))
+    let zone_lost = !node.ready && ctx.nodes.is_zone_lost(name);
+    Ok(Some(ObservedNode { since, zone_lost, ..node }))
 }
 
 /// Whether the current attempt has a pod and has not ended.
@@ -186,7 +217,7 @@ mod tests {
     async fn an_unwatched_node_is_ready_if_the_api_server_shows_it_ready() {
         for (status, ready) in [("True", true), ("Unknown", false)] {
             let (ctx, row, requests, _) = worker_on_node(vec![node(status)]).await;
-            let observed = observe_node(&ctx, &row, &[]).await.unwrap().unwrap();
+            let observed = observe_node(&ctx, &row, &[], Source::Cache).await.unwrap().unwrap();
             assert_eq!(observed.ready, ready);
             assert_eq!(requests.lock().unwrap()[0].1, "/api/v1/nodes/n1");
         }
@@ -198,19 +229,46 @@ mod tests {
         ctx.api.record(true, Timestamp::UNIX_EPOCH);
         for code in [Some(500), Some(403), None] {
             *fault.lock().unwrap() = Some((Method::GET, "/nodes/n1", code));
-            let error = observe_node(&ctx, &row, &[]).await.unwrap_err();
+            let error = observe_node(&ctx, &row, &[], Source::Cache).await.unwrap_err();
             assert!(error.to_string().contains("reading the worker's node"), "{error}");
         }
         *fault.lock().unwrap() = None;
         let before = Timestamp::now();
-        let [first, second] = [observe_node(&ctx, &row, &[]).await, observe_node(&ctx, &row, &[]).await]
-            .map(|it| it.unwrap().unwrap());
+        let [first, second] = [
+            observe_node(&ctx, &row, &[], Source::Cache).await,
+            observe_node(&ctx, &row, &[], Source::Cache).await,
+        ]
+        .map(|it| it.unwrap().unwrap());
         assert!(!first.ready && first.since >= before, "failed reads do not count: {first:?}");
         assert_eq!(first, second);
 
         ctx.nodes.apply(Event::Apply(serde_json::from_value(node("True")).unwrap()), Timestamp::now());
         requests.lock().unwrap().clear();
-        assert!(observe_node(&ctx, &row, &[]).await.unwrap().unwrap().ready);
+        assert!(observe_node(&ctx, &row, &[], Source::Cache).await.unwrap().unwrap().ready);
         assert!(requests.lock().unwrap().is_empty());
+    }
+
+    fn running_pod(row: &RunRecord) -> Value {
+        let metadata =
+            json!({ "name": row.attempt.pod_name, "namespace": row.namespace, "uid": row.attempt.pod_uid });
+        json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": { "phase": "Running" } })
+    }
+
+    #[tokio::test]
+    async fn before_an_end_for_silence_the_pod_and_the_node_are_read_live() {
+        let (_, row, ..) = worker_on_node(vec![]).await;
+        let mut evicted = running_pod(&row);
+        let target = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                             "lastTransitionTime": "2026-05-01T00:00:00Z" });
+        evicted["status"]["conditions"] = json!([target]);
+        let (ctx, row, ..) = worker_on_node(vec![evicted, node("Unknown")]).await;
+        // The watches have shown neither the eviction nor the loss of the node.
+        ctx.nodes.apply(Event::Apply(serde_json::from_value(node("True")).unwrap()), Timestamp::now());
+        let mut pods = vec![ObservedPod::of(serde_json::from_value(running_pod(&row)).unwrap())];
+        for (source, expected) in [(Source::Cache, (false, true)), (Source::Live, (true, false))] {
+            confirm_current_pod(&ctx, &row, &mut pods, source).await.unwrap();
+            let node = observe_node(&ctx, &row, &pods, source).await.unwrap().unwrap();
+            assert_eq!((pods[0].disrupted_while_running, node.ready), expected, "{source:?}");
+        }
     }
 }

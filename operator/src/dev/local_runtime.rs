@@ -96,7 +96,7 @@ impl WorkerRuntime for LocalRuntime {
             store,
             agent: self.agent()?,
             pods,
-            node: Some(ObservedNode { ready: true, since: self.serving_since }),
+            node: Some(ObservedNode { ready: true, since: self.serving_since, zone_lost: false }),
             ready_nodes: 1,
             templates: Templates::new(),
             head: None,

@@ -86,6 +86,8 @@ pub struct Postgres {
     read_pool: Pool,
     batcher: Arc<CommitBatcher>,
     keys: Arc<Keys>,
+    /// Names this process in its heartbeats as a gateway.
+    gateway: Uuid,
 }
 
 impl Postgres {
@@ -131,7 +133,7 @@ impl Postgres {
         };
         schema::check(applied.as_ref())?;
         let batcher = CommitBatcher::new(Arc::clone(&pool));
-        Ok(Self { pool, heartbeat_pool, read_pool, batcher, keys: Arc::default() })
+        Ok(Self { pool, heartbeat_pool, read_pool, batcher, keys: Arc::default(), gateway: Uuid::new_v4() })
     }
 
     /// Read each time: this address may lead to another database by now.

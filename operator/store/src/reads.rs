@@ -12,7 +12,7 @@ mod table;
 pub(crate) use attempt_row::AttemptRow;
 pub(crate) use call_row::{CallRow, decode_payload, encode_payload, key_refused_message};
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
-pub(crate) use deadlines::ClockSql;
+pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
 pub(crate) use record::{FoundRuns, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::unversioned::transport::NextTimeout;
 use ureq::{Agent, Error};
+
+use crate::race::RaceConnector;
 
 /// One connection. Calls share it until [`Connection::renew`].
 pub(crate) struct Connection {
@@ -16,7 +18,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(config: Config, addresses: Addresses) -> Self {
-        let agent = Agent::with_parts(config, DefaultConnector::default(), addresses.clone());
+        let agent = Agent::with_parts(config, RaceConnector, addresses.clone());
         Self { agent: Mutex::new(agent), addresses }
     }
 

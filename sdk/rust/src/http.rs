@@ -17,8 +17,8 @@ use crate::{Error, Result, log_line};
 
 /// Timeout of one try of a call. It is above the 20 s that an attach may wait for the version check.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Timeout of one try of a heartbeat. A try that hangs must not outlast the lease.
-pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of one try of a heartbeat. About five tries fit into a lease of 15 s.
+pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);

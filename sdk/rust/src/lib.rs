@@ -37,6 +37,7 @@ mod error;
 mod http;
 mod json;
 
+mod race;
 mod records;
 mod run;
 

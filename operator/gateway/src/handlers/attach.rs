@@ -1,8 +1,12 @@
 //! `POST attach`: a pod proves its identity, and its process takes the attempt.
 
+use std::time::Duration;
+
 use axum::extract::{Request, State};
 use axum::response::Response;
-use dalsegno_model::{Attached, CallFilter, Digest, Error, RunId, RunRecord, Store, Verdict};
+use dalsegno_model::{
+    Attached, CallFilter, Digest, Error, HEARTBEATS_PER_LEASE, RunId, RunRecord, Store, Verdict,
+};
 use dalsegno_protocol::{
     AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
 };
@@ -16,9 +20,6 @@ use crate::limits::request_body;
 use crate::limits::response_body::{json_length, json_response};
 use crate::limits::shared_limit::LimitOwner;
 use crate::response::{ApiProblem, whole_seconds};
-
-/// Heartbeats in one length of the lease.
-const HEARTBEATS_PER_LEASE: i64 = 3;
 
 pub(crate) async fn attach(
     State(gateway): State<Gateway>,
@@ -41,6 +42,9 @@ pub(crate) async fn attach(
     json_response(&gateway, &owner, &attach_response(&gateway, &record).await?)
 }
 
+/// The longest pause between two looks at an attempt that cannot be taken yet.
+const LONGEST_POLL_PAUSE: Duration = Duration::from_secs(1);
+
 /// Takes the attempt. Waits for the operator to record the pod and to check its version, each up to a time-out.
 async fn take_attempt(
     gateway: &Gateway,
@@ -56,11 +60,11 @@ async fn take_attempt(
         match gateway.call_with_retry("attaching", attach).await? {
             Attached::Ok(record) => return Ok(*record),
             Attached::NotRecorded => {
-                poll_pause(gateway, started + config.pod_record_timeout, not_ready).await?;
+                poll_pause(gateway, started, config.pod_record_timeout, not_ready).await?;
             }
             Attached::VersionPending => {
                 let since = *pending_since.get_or_insert_with(Instant::now);
-                poll_pause(gateway, since + config.version_verdict_timeout, version_pending).await?;
+                poll_pause(gateway, since, config.version_verdict_timeout, version_pending).await?;
             }
             Attached::Fenced => return Err(ApiProblem::fenced()),
             Attached::Finished => return Err(ApiProblem::finished()),
@@ -84,19 +88,29 @@ async fn check_namespace(gateway: &Gateway, run: RunId, pod: &PodIdentity) -> Re
     ))
 }
 
-/// Sleeps until the next poll. Fails with `timed_out` after `until`, and at once if the gateway stops.
+/// Sleeps until the next poll. Fails with `timed_out` once `limit` has passed since `since`, and at once if the gateway
+/// stops.
 async fn poll_pause(
     gateway: &Gateway,
-    until: Instant,
+    since: Instant,
+    limit: Duration,
     timed_out: fn() -> ApiProblem,
 ) -> Result<(), ApiProblem> {
-    if Instant::now() >= until {
+    let waited = since.elapsed();
+    if waited >= limit {
         return Err(timed_out());
     }
+    let pause = pause_after(waited, gateway.config.poll_interval).min(limit - waited);
     tokio::select! {
-        () = tokio::time::sleep(gateway.config.poll_interval) => Ok(()),
+        () = tokio::time::sleep(pause) => Ok(()),
         () = gateway.stopping.cancelled() => Err(ApiProblem::stopping()),
     }
+}
+
+/// A quarter of the time waited so far. Many pods start at once when a node pool is lost, and their looks must not
+/// keep the store from recording them.
+fn pause_after(waited: Duration, shortest: Duration) -> Duration {
+    (waited / 4).clamp(shortest.min(LONGEST_POLL_PAUSE), LONGEST_POLL_PAUSE)
 }
 
 async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse, ApiProblem> {
@@ -173,4 +187,21 @@ fn version_incompatible(why: &str) -> ApiProblem {
         Code::VersionIncompatible,
         format!("this image may not continue the run: {why}; exit, and the run's version policy decides"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_waits_twenty_seconds_looks_thirty_times_and_not_two_hundred() {
+        let shortest = Duration::from_millis(100);
+        let (mut waited, mut looks) = (Duration::ZERO, 0);
+        while waited < Duration::from_secs(20) {
+            let pause = pause_after(waited, shortest);
+            assert!(pause >= shortest && pause <= LONGEST_POLL_PAUSE);
+            (waited, looks) = (waited + pause, looks + 1);
+        }
+        assert!((20..=32).contains(&looks), "{looks}");
+    }
 }

@@ -59,8 +59,8 @@ pub trait Worker: Send + Sync + 'static {
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted>;
 
     /// Records that a gateway is serving. The operator trusts no deadline without a recent heartbeat of a gateway. A
-    /// longer silence is a gap, after which every deadline starts again. In an embedded store the start of its
-    /// process is a gap too, however short the outage was: every worker has lost its connection, and may wait for
-    /// seconds on a dead one.
+    /// longer silence is an outage, during which every deadline pauses. In an embedded store the start of its process
+    /// ends an outage too, however short it was: every worker has lost its connection, and may wait for seconds on a
+    /// dead one.
     async fn record_gateway_heartbeat(&self) -> Result<()>;
 }

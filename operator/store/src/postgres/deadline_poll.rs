@@ -13,7 +13,7 @@ use crate::reads::ClockSql;
 use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey};
 
 static POLL: LazyLock<String> = LazyLock::new(|| {
-    let clocks = ClockSql { greatest: "greatest", now: "now", beat_since: "beat_since" };
+    let clocks = ClockSql { greatest: "greatest", least: "least", now: "now", beat_since: "beat_since" };
     include_str!("deadline_poll.sql").replace("{first_expired}", &clocks.first_expired())
 });
 

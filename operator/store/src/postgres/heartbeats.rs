@@ -6,29 +6,32 @@ use uuid::Uuid;
 use super::Postgres;
 use super::row::worker_signals;
 use crate::db_error::{DbError, DbResult};
+use crate::reads::{GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
 use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, HeartbeatAnswer, RunId};
 
-/// Records that a gateway serves. After a gap longer than `$1` ms all deadlines restart. If the server's clock was
-/// set back, the time between two heartbeats counts as a gap too; a deadline that began before then does not advance
-/// until the clock has caught up.
-const GATEWAY_HEARTBEAT: &str = "UPDATE store \
-     SET gap_from = CASE WHEN abs(now - beat_last) > $1 THEN least(beat_last, now) ELSE gap_from END, \
-         beat_since = CASE WHEN abs(now - beat_last) > $1 THEN now ELSE beat_since END, \
-         beat_last = CASE WHEN abs(now - beat_last) > $1 THEN now ELSE greatest(beat_last, now) END \
-     FROM (SELECT ds_now_v1() AS now OFFSET 0) AS clock WHERE only_row";
+/// Records that a gateway serves, and the outage if this is the first heartbeat after one. If the server's clock was
+/// set back, the time between two heartbeats counts as an outage too; a deadline that began before then does not
+/// advance until the clock has caught up.
+const GATEWAY_HEARTBEAT: &str = include_str!("gateway_heartbeat.sql");
 
 const HEARTBEATS: &str = include_str!("heartbeats.sql");
 
 impl Postgres {
     pub(super) async fn do_gateway_heartbeat(&self) -> DbResult<()> {
-        self.heartbeat_pool.all(sqlx::query(GATEWAY_HEARTBEAT).bind(HEARTBEAT_GAP_MS)).await?;
+        let query = sqlx::query(GATEWAY_HEARTBEAT)
+            .bind(HEARTBEAT_GAP_MS)
+            .bind(OUTAGES_KEPT_MS)
+            .bind(MAX_OUTAGES)
+            .bind(self.gateway)
+            .bind(GATEWAYS_KEPT_MS);
+        self.heartbeat_pool.all(query).await?;
         Ok(())
     }
 
     pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> DbResult<Vec<HeartbeatAnswer>> {
         let (runs, capabilities): (Vec<Uuid>, Vec<Vec<u8>>) =
             workers.iter().map(|(run, capability)| (*run, capability.to_vec())).unzip();
-        let query = sqlx::query(HEARTBEATS).bind(runs).bind(capabilities);
+        let query = sqlx::query(HEARTBEATS).bind(runs).bind(capabilities).bind(self.gateway);
         let rows = self.heartbeat_pool.all(query).await?;
         if rows.len() != workers.len() {
             return Err(DbError::Corrupt(format!(

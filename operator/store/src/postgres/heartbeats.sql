@@ -8,7 +8,7 @@
 -- Each worker's row is found by its key, one after the other: the cost grows with the number of heartbeats, whatever
 -- number of them the planner expects. From its sixth execution on it plans for ten.
 --
--- $1 runs  $2 the capability of each
+-- $1 runs  $2 the capability of each  $3 the gateway
 WITH workers AS MATERIALIZED (
     SELECT worker.run, worker.capability, worker.idx,
            locked.id IS NOT NULL AS is_locked,
@@ -37,6 +37,7 @@ renewed AS (
     UPDATE runs
     SET lease_renewed_at = workers.now,
         lease_ms = runs.heartbeat_ms,
+        lease_gateway = $3,
         cancel_told_at = CASE
             WHEN runs.cancel_requested_at IS NOT NULL THEN coalesce(runs.cancel_told_at, workers.now)
         END

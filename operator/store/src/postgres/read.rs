@@ -91,7 +91,10 @@ impl Postgres {
     }
 
     pub(super) async fn do_namespace_usage(&self, namespaces: u32) -> DbResult<Vec<NamespaceUsage>> {
-        let rows = self.pool.all(sqlx::query(namespace_usage!("runs WHERE NOT emptied")).bind(i64::from(namespaces))).await?;
+        let rows = self
+            .pool
+            .all(sqlx::query(namespace_usage!("runs WHERE NOT emptied")).bind(i64::from(namespaces)))
+            .await?;
         rows.iter()
             .map(|row| {
                 Ok(NamespaceUsage { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? })

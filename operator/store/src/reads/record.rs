@@ -9,11 +9,18 @@ use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, RunRecord,
+    Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage,
+    RunRecord,
 };
 
 /// Attempts in a record: the current one and those before it.
 const ATTEMPTS: i32 = 12;
+
+/// The outages of the gateways since a run was created, as `from-to,from-to`. Only the row of the current attempt has
+/// them.
+const OUTAGES: &str = "CASE WHEN a.number = r.attempt THEN ( \
+         SELECT string_agg(outage.began_at || '-' || outage.ended_at, ',') \
+         FROM gateway_outages AS outage WHERE outage.ended_at > r.created_at) END AS outages";
 
 /// The store's own row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +61,9 @@ pub(crate) fn record_sql(which: &str, now: &str) -> String {
         .collect::<Vec<_>>()
         .join(", ");
     format!(
-        "SELECT {now} AS now, {columns} FROM store s LEFT JOIN runs r ON {which} \
+        "SELECT {now} AS now, {OUTAGES}, {columns}, \
+         g.beat_last AS g_beat_last, g.beat_since AS g_beat_since, g.gap_from AS g_gap_from \
+         FROM store s LEFT JOIN runs r ON {which} LEFT JOIN gateways g ON g.id = r.lease_gateway \
          LEFT JOIN attempts a ON a.run = r.id AND (a.number > r.attempt - {ATTEMPTS} OR a.number = r.head_attempt) \
          ORDER BY r.created_at DESC, r.id DESC, a.number DESC"
     )
@@ -82,10 +91,15 @@ impl FoundRuns {
             let (of_run, of_attempt) = (Prefixed { row, prefix: "r_" }, Prefixed { row, prefix: "a_" });
             let Some(id) = of_run.uuid("id")? else { continue };
             if runs.last().is_none_or(|last| last.run.id != id) {
-                runs.push(RunRows { now, store, run: RunRow::read(&of_run)?, attempts: Vec::new() });
+                let (run, outages, attempts) = (RunRow::read(&of_run)?, Vec::new(), Vec::new());
+                let lease_gateway = gateway_heartbeat(&Prefixed { row, prefix: "g_" })?;
+                runs.push(RunRows { now, store, lease_gateway, outages, run, attempts });
             }
             if let (Some(last), Some(_)) = (runs.last_mut(), of_attempt.integer("number")?) {
                 last.attempts.push(AttemptRow::read(&of_attempt)?);
+                if let Some(text) = row.text("outages")? {
+                    last.outages = outages(&text)?;
+                }
             }
         }
         Ok(Self { now, store, runs })
@@ -106,6 +120,10 @@ pub(crate) struct RunRows {
     /// The store's clock.
     pub now: i64,
     pub store: StoreRow,
+    /// The heartbeats of the gateway that last renewed the lease.
+    pub lease_gateway: Option<GatewayHeartbeat>,
+    /// The outages of the gateways since the run was created.
+    pub outages: Vec<Outage>,
     pub run: RunRow,
     /// The latest first: the current attempt, the past ones that a record shows, and the one that committed the head.
     pub attempts: Vec<AttemptRow>,
@@ -119,7 +137,7 @@ impl RunRows {
 
     /// The run's record.
     pub fn record(&self) -> DbResult<RunRecord> {
-        let Self { now, store, run, attempts } = self;
+        let Self { now, store, lease_gateway, outages, run, attempts } = self;
         let shown =
             |attempt: &&AttemptRow| (run.attempt - ATTEMPTS + 1..run.attempt).contains(&attempt.number);
         let past = attempts.iter().filter(shown).map(AttemptRow::record).collect::<DbResult<_>>()?;
@@ -160,6 +178,8 @@ impl RunRows {
                 since: timestamp(store.beat_since)?,
                 gap_from: timestamp(store.gap_from)?,
             },
+            lease_gateway: *lease_gateway,
+            outages: outages.clone(),
             created_at: timestamp(run.created_at)?,
             retention: run.retention(),
             dropped_to: run.dropped_to(),
@@ -221,6 +241,27 @@ fn finish(run: &RunRow) -> DbResult<Option<FinishRow>> {
         output: run.finish_output.clone(),
         at: timestamp(at)?,
     }))
+}
+
+/// The heartbeats of one gateway, if the row has any.
+fn gateway_heartbeat(row: &impl Columns) -> DbResult<Option<GatewayHeartbeat>> {
+    let Some(last) = row.integer("beat_last")? else { return Ok(None) };
+    Ok(Some(GatewayHeartbeat {
+        last: timestamp(last)?,
+        since: timestamp(Column::read(row, "beat_since")?)?,
+        gap_from: timestamp(Column::read(row, "gap_from")?)?,
+    }))
+}
+
+/// The outages in the text of [`OUTAGES`].
+fn outages(text: &str) -> DbResult<Vec<Outage>> {
+    let outage = |text: &str| {
+        let invalid = || DbError::Corrupt(format!("{text} is no outage of the gateways"));
+        let (from, to) = text.split_once('-').ok_or_else(invalid)?;
+        let millis = |text: &str| text.parse().map_err(|_| invalid()).and_then(timestamp);
+        Ok(Outage { from: millis(from)?, to: millis(to)? })
+    };
+    text.split(',').map(outage).collect()
 }
 
 fn optional(at: Option<i64>) -> DbResult<Option<jiff::Timestamp>> {

@@ -38,6 +38,8 @@ pub struct Sqlite {
     /// `None`: another process serves the store, or it is in memory.
     disk: Option<Arc<Disk>>,
     pub(super) keys: Arc<Keys>,
+    /// Names this process in its heartbeats as a gateway.
+    pub(super) gateway: Uuid,
 }
 
 /// The connections for reading.
@@ -101,7 +103,15 @@ impl Sqlite {
         let volume = Volume::new(path, Arc::clone(&disk), Arc::clone(&readers.active));
         let writer = Writer::start(conn, Arc::clone(&clock), Some(Serving { lock, volume }));
         let readers = Some(readers);
-        Ok(Self { id, clock, writer: Some(writer), readers, disk: Some(disk), keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: Some(writer),
+            readers,
+            disk: Some(disk),
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Opens the database for reading. Another process may write at the same time.
@@ -110,7 +120,15 @@ impl Sqlite {
         schema::check(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let readers = Some(Readers::watched(path)?);
-        Ok(Self { id, clock, writer: None, readers, disk: None, keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: None,
+            readers,
+            disk: None,
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Opens the database for a short write while another process holds the lock. SQLite's own locking serializes the
@@ -121,7 +139,15 @@ impl Sqlite {
         let (id, clock) = id_and_clock(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
         let readers = Some(Readers::watched(path)?);
-        Ok(Self { id, clock, writer: Some(writer), readers, disk: None, keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: Some(writer),
+            readers,
+            disk: None,
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Creates a store in memory. It ends when it is dropped.
@@ -131,7 +157,15 @@ impl Sqlite {
         schema::migrate(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
-        Ok(Self { id, clock, writer: Some(writer), readers: None, disk: None, keys: Arc::default() })
+        Ok(Self {
+            id,
+            clock,
+            writer: Some(writer),
+            readers: None,
+            disk: None,
+            keys: Arc::default(),
+            gateway: Uuid::new_v4(),
+        })
     }
 
     /// Returns the same store with these keys. From now on it encrypts payloads: those of each run with a data key that

@@ -13,7 +13,7 @@ use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey
 
 /// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap.
 pub(super) static EXPIRED: LazyLock<String> = LazyLock::new(|| {
-    let clocks = ClockSql { greatest: "max", now: "?1", beat_since: "?2" };
+    let clocks = ClockSql { greatest: "max", least: "min", now: "?1", beat_since: "?2" };
     let deadline = clocks.first_expired();
     format!(
         "SELECT namespace, name, object_uid, attempt, deadline FROM ( \

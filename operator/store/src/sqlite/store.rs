@@ -140,14 +140,15 @@ impl Operator for Sqlite {
 #[async_trait]
 impl Worker for Sqlite {
     async fn record_gateway_heartbeat(&self) -> Result<()> {
-        self.write_unsynced("recording a gateway heartbeat", |conn, now| {
-            Box::pin(heartbeats::gateway_heartbeat(conn, now))
+        let gateway = self.gateway;
+        self.write_unsynced("recording a gateway heartbeat", move |conn, now| {
+            Box::pin(heartbeats::gateway_heartbeat(conn, now, gateway))
         })
         .await
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {
-        self.transition(run, Attach { pod_uid: pod_uid.to_owned(), instance: *instance }).await
+        self.read_then_transition(run, Attach { pod_uid: pod_uid.to_owned(), instance: *instance }).await
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
@@ -155,9 +156,9 @@ impl Worker for Sqlite {
     }
 
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>> {
-        let workers = workers.to_vec();
-        self.write_unsynced("renewing leases", |conn, now| {
-            Box::pin(heartbeats::heartbeats(conn, now, workers))
+        let (gateway, workers) = (self.gateway, workers.to_vec());
+        self.write_unsynced("renewing leases", move |conn, now| {
+            Box::pin(heartbeats::heartbeats(conn, now, gateway, workers))
         })
         .await
     }

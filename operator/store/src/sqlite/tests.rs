@@ -202,10 +202,10 @@ async fn a_cancel_expires_after_it_was_reported_or_after_it_was_requested() {
     let cases = [
         (89, None, 100, false),
         (91, None, 100, true),
-        (91, None, 80, false),
+        (91, None, 29, false),
         (40, Some(29), 100, false),
         (40, Some(31), 100, true),
-        (40, Some(31), 25, false),
+        (40, Some(31), 29, false),
         (91, Some(5), 100, true),
     ];
     for (requested, reported, serving, expected) in cases {

@@ -120,7 +120,14 @@ impl Transition for Abandon {
 /// of its name. `found`: for the store's row and its clock.
 pub(crate) fn create(found: &FoundRuns, new: &NewRun) -> DbResult<Decision<RunRecord>> {
     let FoundRuns { now, store, .. } = *found;
-    let mut change = Change::of_new(RunRows { now, store, run: empty(now, new), attempts: Vec::new() });
+    let mut change = Change::of_new(RunRows {
+        now,
+        store,
+        lease_gateway: None,
+        outages: Vec::new(),
+        run: empty(now, new),
+        attempts: Vec::new(),
+    });
     let NewRun { tenant, namespace, name, object_uid, .. } = new;
     let detail = json!({ "tenant": tenant, "namespace": namespace, "name": name, "objectUID": object_uid });
     change.audit(kind::CREATED, actor::OPERATOR, detail);

@@ -46,7 +46,10 @@ fn reserved() -> Rows {
     let found = found(Vec::new());
     let WriteSet { created, reserved, .. } = create(&found, &new_run()).unwrap().write;
     let (run, store) = (*created.unwrap(), found.store);
-    Rows::new(RunRows { now: NOW, store, run, attempts: reserved }, BTreeMap::new())
+    Rows::new(
+        RunRows { now: NOW, store, lease_gateway: None, outages: Vec::new(), run, attempts: reserved },
+        BTreeMap::new(),
+    )
 }
 
 /// A run whose first attempt has this state. If it has a pod, its image is accepted.

@@ -17,8 +17,9 @@ on_every_engine! {
     a_shorter_lease_applies_after_the_granted_one_ends,
     an_ended_attempt_has_no_deadlines,
     a_finished_run_has_no_deadlines,
-    every_clock_restarts_after_a_gateway_outage,
+    no_deadline_expires_right_after_a_gateway_outage,
     heartbeats_are_answered_one_by_one_in_order,
+    a_lease_remembers_the_gateway_that_renewed_it_for_a_heartbeat,
 }
 
 const SHORT: i64 = 200;
@@ -241,10 +242,10 @@ async fn a_finished_run_has_no_deadlines(cx: &TestContext) {
     assert_eq!(expired(cx, &worker.object_uid).await, None);
 }
 
-async fn every_clock_restarts_after_a_gateway_outage(cx: &TestContext) {
+async fn no_deadline_expires_right_after_a_gateway_outage(cx: &TestContext) {
     cx.record_gateway_heartbeat().await.unwrap();
     let first = cx.run_by_uid(&cx.run().await.object_uid).await.beat;
-    let run = cx.create(&short(Deadlines { heartbeat_ms: 300, progress_ms: 300, ..LONG_DEADLINES })).await;
+    let run = cx.create(&short(Deadlines { heartbeat_ms: 300, progress_ms: 3_000, ..LONG_DEADLINES })).await;
     let worker = cx.start_worker(&run).await;
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     sleep_ms(3_200).await;
@@ -253,7 +254,7 @@ async fn every_clock_restarts_after_a_gateway_outage(cx: &TestContext) {
     let beat = cx.run_of(&worker).await.beat;
     assert_eq!(beat.gap_from, first.last, "the outage began with the last heartbeat before it");
     assert!(beat.since > first.last && beat.last >= beat.since);
-    // After the gap every clock starts again.
+    // After the outage the worker has time to connect again.
     assert_not_expired(cx, &worker.object_uid, Some(beat.since), 300).await;
     assert_eq!(wait_for_expiry(cx, &worker.object_uid).await, Deadline::Lease);
     assert_eq!(
@@ -283,4 +284,20 @@ async fn heartbeats_are_answered_one_by_one_in_order(cx: &TestContext) {
     assert_eq!(kinds, ["fenced", "ok", "fenced", "finished", "fenced", "ok"]);
     assert!(cx.run_of(&live).await.attempt.lease_renewed_at.is_some());
     assert!(cx.heartbeats(&[]).await.unwrap().is_empty());
+}
+
+async fn a_lease_remembers_the_gateway_that_renewed_it_for_a_heartbeat(cx: &TestContext) {
+    cx.record_gateway_heartbeat().await.unwrap();
+    let worker = cx.worker().await;
+    assert_eq!(cx.run_of(&worker).await.lease_gateway, None);
+    cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    let run = cx.run_of(&worker).await;
+    let gateway = run.lease_gateway.unwrap();
+    assert_eq!(gateway.since, gateway.gap_from, "it has always served");
+    assert_eq!(run.lease_gateway_outage_ms(), 0);
+    sleep_ms(20).await;
+    cx.record_gateway_heartbeat().await.unwrap();
+    cx.commit_turn(&worker, 1).await;
+    let later = cx.run_of(&worker).await.lease_gateway.unwrap();
+    assert!(later.last > gateway.last && later.since == gateway.since, "{later:?} after {gateway:?}");
 }

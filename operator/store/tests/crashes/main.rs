@@ -20,3 +20,4 @@ mod read_only_volume;
 mod retrying_worker;
 mod sqlite;
 mod volume;
+mod waiting_attach;

@@ -22,7 +22,9 @@ async fn the_cost_of_heartbeats_grows_with_their_number_after_ten_executions_too
     let mut conn = PgConnection::connect(&url).await.unwrap();
     copy_run(&mut conn, worker.run).await;
     let sql = include_str!("../../src/postgres/heartbeats.sql");
-    conn.execute(AssertSqlSafe(format!("PREPARE heartbeats (uuid[], bytea[]) AS {sql}"))).await.unwrap();
+    conn.execute(AssertSqlSafe(format!("PREPARE heartbeats (uuid[], bytea[], uuid) AS {sql}")))
+        .await
+        .unwrap();
     let mut rows = Vec::new();
     for analyzed in [false, true] {
         if analyzed {
@@ -74,8 +76,10 @@ async fn rows_of(conn: &mut PgConnection) -> f64 {
     let runs: String = sqlx::query_scalar(AssertSqlSafe(literal("id"))).fetch_one(&mut *conn).await.unwrap();
     let capabilities: String =
         sqlx::query_scalar(AssertSqlSafe(literal("capability"))).fetch_one(&mut *conn).await.unwrap();
+    let gateway = Uuid::new_v4();
     let explain = format!(
-        "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE heartbeats ({runs}::uuid[], {capabilities}::bytea[])"
+        "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) \
+         EXECUTE heartbeats ({runs}::uuid[], {capabilities}::bytea[], '{gateway}')"
     );
     let row = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_one(conn).await.unwrap();
     let plan: Value = sqlx::Row::get(&row, 0);

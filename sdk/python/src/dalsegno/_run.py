@@ -18,7 +18,7 @@ from dalsegno._records import Operations
 from dalsegno._transport import Transport
 from dalsegno._wire import Reaction, Refusal, react
 
-HEARTBEAT_TIMEOUT_SECONDS = 5
+HEARTBEAT_TIMEOUT_SECONDS = 2
 
 AnyRun = TypeVar("AnyRun", bound="Run")
 

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import SplitResult
 
 from dalsegno import _env, _wire
+from dalsegno._connect import connect
 from dalsegno._leave import say
 from dalsegno._wire import Again, Ok, Outcome, Refusal
 
@@ -100,7 +101,11 @@ class Transport:
     def _connection(self, timeout: float) -> HTTPConnection:
         """This thread's connection in this process. It keeps the timeout of the thread's first request."""
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-        return self._connections.by_pid.setdefault(os.getpid(), kind(self._url.netloc, timeout=timeout))
+        if (kept := self._connections.by_pid.get(os.getpid())) is not None:
+            return kept
+        connection = kind(self._url.netloc, timeout=timeout)
+        connection._create_connection = connect  # type: ignore[attr-defined]
+        return self._connections.by_pid.setdefault(os.getpid(), connection)
 
 
 def _reason(outcome: Again | Refusal) -> str:

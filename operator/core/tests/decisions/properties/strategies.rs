@@ -232,7 +232,7 @@ fn observation() -> impl Strategy<Value = Change> {
                     3 => given.corrupt(good, &["pay"]),
                     _ => given,
                 };
-                given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since });
+                given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since, zone_lost: false });
                 given.seen.name_taken = taken;
                 let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
                 given.seen.pod_create_error = create_error.map(|(code, times, at)| PodCreateError {

@@ -53,6 +53,21 @@ fn leases() -> Vec<Case> {
             running(),
         ),
         case(
+            "while the gateway that renewed the lease is unavailable, the lease is longer by one heartbeat",
+            attached_with_heartbeat(20).lease_gateway_lost(18),
+            running(),
+        ),
+        case(
+            "a heartbeat that was missed because its gateway was lost is not charged",
+            attached_with_heartbeat(21).lease_gateway_lost(18),
+            expect_end(3, Cause::Silent, Neutral).message_contains("not charged"),
+        ),
+        case(
+            "a gateway that served all the time does not make a lease longer",
+            attached_with_heartbeat(16).lease_gateway_lost(0),
+            expect_end(3, Cause::Silent, Crash),
+        ),
+        case(
             "a longer timeout applies at once",
             attached_with_heartbeat(16).spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 60 } })),
             running(),
@@ -148,8 +163,28 @@ fn deadlines() -> Vec<Case> {
             expect_end(3, Cause::ProgressDeadline, Crash),
         ),
         case(
-            "after an outage of the gateways the progress deadline has its full length again",
+            "an outage of the gateways does not count to the progress deadline",
             attached(9_000).gateway_outage(9_000, 1_800),
+            running(),
+        ),
+        case(
+            "the progress deadline pauses during an outage of the gateways",
+            attached(2_000).gateway_outage(600, 400),
+            running(),
+        ),
+        case(
+            "the progress deadline does not start again after an outage of the gateways",
+            attached(2_001).gateway_outage(600, 400),
+            expect_end(3, Cause::ProgressDeadline, Crash),
+        ),
+        case(
+            "after several outages of the gateways a worker that hangs is found",
+            attached(2_201).gateway_outage(1_500, 1_300).gateway_outage(600, 400),
+            expect_end(3, Cause::ProgressDeadline, Crash),
+        ),
+        case(
+            "right after an outage of the gateways a worker has 30 s to connect again",
+            attached(9_000).gateway_outage(60, 30),
             running(),
         ),
     ]
@@ -162,6 +197,11 @@ fn nodes() -> Vec<Case> {
             "without a lease, a worker is lost when its node is not Ready for the timeout",
             without_lease().node_not_ready(16),
             expect_end(3, Cause::NodeLost, Disruption),
+        ),
+        case(
+            "while most of its zone is not Ready, a node that is not Ready is no evidence, and it is rechecked",
+            without_lease().node_not_ready(3_600).zone_lost(),
+            running().requeue_after(2),
         ),
         case(
             "until the timeout the node is rechecked after 2 s",

@@ -10,6 +10,7 @@ mod events;
 mod evidence;
 mod finished;
 mod holds;
+mod lost_gateway;
 mod pod_ends;
 mod reserved;
 mod run_queue;

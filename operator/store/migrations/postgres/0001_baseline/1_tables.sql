@@ -47,6 +47,7 @@ CREATE TABLE runs (
     scheduled_at      bigint,
     attached_at       bigint,
     lease_renewed_at  bigint,
+    lease_gateway     uuid,
     -- Length of the lease when it was renewed. A lease that was shortened since then keeps this length until it is
     -- renewed.
     lease_ms          bigint  NOT NULL DEFAULT 0,
@@ -423,3 +424,19 @@ ALTER TABLE runs
     ) STORED;
 
 CREATE INDEX runs_to_anchor ON runs (id) WHERE has_moved;
+
+-- Periods in which no gateway sent its heartbeat: from the last heartbeat before it to the first one after it. Every
+-- deadline pauses for so long.
+CREATE TABLE gateway_outages (
+    began_at bigint NOT NULL,
+    ended_at bigint NOT NULL PRIMARY KEY
+);
+
+-- The heartbeats of each gateway: the last one, the start of the period without an outage, and the start of the outage
+-- before it. A gateway is one process.
+CREATE TABLE gateways (
+    id         uuid NOT NULL PRIMARY KEY,
+    beat_last  bigint NOT NULL,
+    beat_since bigint NOT NULL,
+    gap_from   bigint NOT NULL
+);

@@ -48,6 +48,7 @@ CREATE TABLE runs (
     scheduled_at      INTEGER,
     attached_at       INTEGER,
     lease_renewed_at  INTEGER,
+    lease_gateway     BLOB,
     lease_ms          INTEGER NOT NULL DEFAULT 0,
     spent             INTEGER NOT NULL,
 
@@ -423,3 +424,19 @@ CREATE INDEX runs_to_anchor ON runs (id) WHERE has_moved = 1;
 CREATE TRIGGER runs_move AFTER UPDATE OF audit_seq, head_hash ON runs
 WHEN NEW.has_moved = 0 AND (NEW.audit_seq IS NOT OLD.audit_seq OR NEW.head_hash IS NOT OLD.head_hash)
 BEGIN UPDATE runs SET has_moved = 1 WHERE id = NEW.id; END;
+
+-- Periods in which no gateway sent its heartbeat: from the last heartbeat before it to the first one after it. Every
+-- deadline pauses for so long.
+CREATE TABLE gateway_outages (
+    began_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL PRIMARY KEY
+) STRICT;
+
+-- The heartbeats of each gateway: the last one, the start of the period without an outage, and the start of the outage
+-- before it. A gateway is one process.
+CREATE TABLE gateways (
+    id         BLOB NOT NULL PRIMARY KEY,
+    beat_last  INTEGER NOT NULL,
+    beat_since INTEGER NOT NULL,
+    gap_from   INTEGER NOT NULL
+) STRICT;
