@@ -14,7 +14,7 @@ use crate::db_error::DbResult;
 use crate::keys::no_keys;
 use crate::reads::key_refused_message;
 use crate::reads::{CallRow, decode_payload, encode_payload};
-use crate::transitions::{has_capability, is_unsettled};
+use crate::transitions::{has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
@@ -64,6 +64,8 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
                 if is_unsettled(&row, &call) {
                     *row.unsettled(call.policy.0) -= 1;
                 }
+                // Only `retrySameKey` and `readOnly` calls of an earlier attempt go on.
+                row.own_open_calls += needs_outcome(call.policy.0);
                 call.state = EnumText(CallState::Started);
                 call.attempt = Some(row.attempt);
                 call.claim_id = Some(claim.claim_id);
@@ -121,6 +123,7 @@ async fn first_claim(
         return Ok(Claimed::TooLarge);
     }
     call.insert(conn).await?;
+    row.own_open_calls += needs_outcome(call.policy.0);
     let mut detail = json!({
         "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
         "key": claim.cipher.call_digests(&call.id).render(&call.key),
@@ -276,6 +279,7 @@ async fn refuse_key(
     Ok(())
 }
 
+/// Ends a call that the current attempt has started.
 async fn end_call(
     conn: &mut SqliteConnection,
     now: i64,
@@ -284,6 +288,7 @@ async fn end_call(
     state: CallState,
 ) -> DbResult<()> {
     row.keys_refused -= i64::from(call.key_refused);
+    row.own_open_calls -= needs_outcome(call.policy.0);
     call.key_refused = false;
     call.state = EnumText(state);
     call.ended_at = Some(now);
