@@ -106,6 +106,7 @@ class Run:
         calls: Iterable[Mapping[str, Any]] = (),
         finish: Mapping[str, Any] | None = None,
         records: Operations = (),
+        open_calls: Iterable[str] = (),
     ) -> dict[str, Any]:
         """Commits a boundary of `turn`, its result or its `plan`; returns the gateway's answer once it is durable.
 
@@ -118,6 +119,8 @@ class Run:
         calls: the calls of a plan: `[{"id", "policy", "arguments"}]`, each with a `"key"` if it shall have its own.
         finish: ends the run: `{"outcome": "succeeded" | "failed", "reason", "message", "output"}`.
         records: operations, as `write_records` takes them, that are applied with the boundary or not at all.
+        open_calls: ids of started calls of this attempt that may stay without an outcome. Without them the boundary is
+            refused while a call with the policy `probe` or `ask` has none. A finish is refused even with them.
         """
         answer = self._transport.send(
             f"turns/{turn}/plan" if plan else f"turns/{turn}",
@@ -129,6 +132,7 @@ class Run:
                 "usage": usage,
                 "records": _records.encode(records),
                 "calls": self._calls.with_keys(calls),
+                "openCalls": list(open_calls) or None,
                 "outcome": finish and {"finish": finish},
             },
         )
