@@ -56,7 +56,8 @@ fn limit_exceeded(pod: &Pod, terminated: &ContainerStateTerminated) -> Option<En
 /// The kernel killed a worker that has no memory limit. The kubelet reports `OOMKilled` for every process that the kernel
 /// kills in the container, also if the whole node ran out of memory.
 fn node_out_of_memory(terminated: &ContainerStateTerminated) -> Option<End> {
-    let message = "the kernel killed the worker, because the node ran out of memory; the worker has no memory limit";
+    let message =
+        "the kernel killed the worker, because the node ran out of memory; the worker has no memory limit";
     is_oom_kill(terminated).then(|| End::new(Cause::NodePressure, Class::CrashWithoutProgress, message))
 }
 

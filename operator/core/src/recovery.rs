@@ -215,7 +215,9 @@ pub fn recovery_reason(row: &RunRecord) -> Option<Reason> {
         (_, Class::Crash | Class::CrashWithoutProgress) => Reason::Crashed,
         (Cause::NodeLost, Class::Disruption) => Reason::NodeLost,
         (_, Class::Disruption) => Reason::Disrupted,
-        (Cause::StartDeadline | Cause::ImageUnavailable | Cause::StartFailed, Class::Neutral) => Reason::DidNotStart,
+        (Cause::StartDeadline | Cause::ImageUnavailable | Cause::StartFailed, Class::Neutral) => {
+            Reason::DidNotStart
+        }
         (Cause::VersionIncompatible, Class::Neutral) => Reason::VersionRefused,
         (Cause::NameTaken, Class::Neutral) => Reason::NameTaken,
         (_, Class::Neutral) => Reason::Recovering,

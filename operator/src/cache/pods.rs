@@ -8,8 +8,8 @@ use dalsegno_crds::{AgentRun, names};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource as _, ResourceExt};
 use kube::runtime::watcher::{self, Event};
+use kube::{Resource as _, ResourceExt};
 
 use crate::mutex::lock;
 

@@ -21,7 +21,8 @@ pub async fn create_pod(client: &Client, namespace: &str, pod: &Value, dry_run: 
         let mut request = Request::new(Pod::url_path(&(), Some(namespace))).create(&params, body)?;
         // The parameters of a POST have no field for it.
         let uri = format!("{}&fieldValidation=Strict", request.uri());
-        *request.uri_mut() = uri.parse().map_err(|error: InvalidUri| RequestError::BuildRequest(error.into()))?;
+        *request.uri_mut() =
+            uri.parse().map_err(|error: InvalidUri| RequestError::BuildRequest(error.into()))?;
         Ok(request)
     });
     client.request(request.map_err(kube::Error::BuildRequest)?).await

@@ -76,7 +76,8 @@ impl PreparedCommit {
     pub fn is_batchable(&self) -> bool {
         let has_more = !self.calls.is_empty()
             || !self.open_calls.is_empty()
-            || self.records.digest.is_some() || self.finish.is_some();
+            || self.records.digest.is_some()
+            || self.finish.is_some();
         !has_more && self.size() <= MAX_BATCHED_BYTES
     }
 

@@ -34,11 +34,8 @@ pub(super) async fn commit(
         return Ok(Some(Committed::NotFound));
     };
     let named: &[String] = if commit.finish.is_some() { &[] } else { &commit.open_calls };
-    let open_calls = if open_calls::are_named(conn, &row, named).await? {
-        OpenCalls::Allowed
-    } else {
-        OpenCalls::Refused
-    };
+    let open_calls =
+        if open_calls::are_named(conn, &row, named).await? { OpenCalls::Allowed } else { OpenCalls::Refused };
     match admission::admit_commit(&row, &commit.capability, &commit.proposal, open_calls) {
         Admission::Accept if !matches_base(&row, commit) => Ok(None),
         Admission::Accept if may_be_too_large(&row, commit) => Ok(Some(Committed::TooLarge)),

@@ -1,6 +1,7 @@
 //! Tables of cases, by topic.
 
 mod backoff;
+mod bad_roll_outs;
 mod cancel;
 mod corruption;
 mod create_run;

@@ -196,7 +196,12 @@ fn changed_templates() -> Vec<Case> {
         ),
         case(
             "a pod of a bad template is replaced by a pinned one",
-            edited().template_stored(&run().document()).created(3).head(7).made_from("sha256:bad").pod(pod(3)),
+            edited()
+                .template_stored(&run().document())
+                .created(3)
+                .head(7)
+                .made_from("sha256:bad")
+                .pod(pod(3)),
             changed(),
         ),
         case(
