@@ -24,18 +24,18 @@ const REPAIR_TIME: SignedDuration = SignedDuration::from_secs(30);
 
 /// The successor's template, compared with the current attempt's.
 enum Successor {
-    SameTemplate,
-    OtherTemplate,
+    Same,
+    Other,
     /// Not known yet: the stored template with this hash must be read first.
-    NeedsTemplate(String),
+    Unread(String),
 }
 
 /// Ends an attempt whose container could not be started. It is not charged if the next attempt has another template.
 pub(super) fn end_failed_start(ctx: &Context<'_>, end: End) -> Plan {
     match after_failed_start(ctx) {
-        Successor::SameTemplate => Plan::end(ctx.row, end, NextStep::Reserve),
-        Successor::OtherTemplate => fall_back(ctx, end),
-        Successor::NeedsTemplate(revision) => Plan::act(Effect::ReadTemplate(revision)),
+        Successor::Same => Plan::end(ctx.row, end, NextStep::Reserve),
+        Successor::Other => fall_back(ctx, end),
+        Successor::Unread(revision) => Plan::act(Effect::ReadTemplate(revision)),
     }
 }
 
@@ -47,19 +47,19 @@ pub(super) fn replace_pod(ctx: &Context<'_>, seen: &ObservedPod, waiting: Plan) 
         return waiting;
     };
     match after_edit(ctx, seen, agent) {
-        Successor::SameTemplate => {}
-        Successor::OtherTemplate => {
+        Successor::Same => {}
+        Successor::Other => {
             let message = "the definition changed before the worker attached";
             let end = End::new(Cause::TemplateChanged, Class::Neutral, message);
             return Plan::end(row, end, NextStep::Reserve);
         }
-        Successor::NeedsTemplate(revision) => return Plan::act(Effect::ReadTemplate(revision)),
+        Successor::Unread(revision) => return Plan::act(Effect::ReadTemplate(revision)),
     }
     let Some((reason, message)) = pod::waiting(&seen.pod) else { return waiting };
     match after_failed_start(ctx) {
-        Successor::SameTemplate => waiting,
-        Successor::NeedsTemplate(revision) => Plan::act(Effect::ReadTemplate(revision)),
-        Successor::OtherTemplate => {
+        Successor::Same => waiting,
+        Successor::Unread(revision) => Plan::act(Effect::ReadTemplate(revision)),
+        Successor::Other => {
             let since = row.attempt.scheduled_at.or(row.attempt.created_at).unwrap_or(row.now);
             let left = REPAIR_TIME - row.now.duration_since(since);
             if left.is_positive() {
@@ -81,17 +81,17 @@ fn fall_back(ctx: &Context<'_>, end: End) -> Plan {
 fn after_edit(ctx: &Context<'_>, seen: &ObservedPod, agent: &Agent) -> Successor {
     let Context { observed, row, settings, .. } = *ctx;
     let Some(used) = row.attempt.revision.as_deref().filter(|it| !it.is_empty()) else {
-        return Successor::SameTemplate;
+        return Successor::Same;
     };
     let is_pinned = annotation(&seen.pod, names::ANNOTATION_PINNED).is_some();
     if !is_pinned && Document::of(agent).hash() == used {
-        return Successor::SameTemplate;
+        return Successor::Same;
     }
     let wrote_head = row.head.as_ref().and_then(|head| head.revision.as_deref()) == Some(used);
     match version::choose_template(row, agent, settings.on_mismatch, &observed.templates) {
         // The pod has that template, with its image named as in the definition.
-        Choice::NeedsTemplate(_) if wrote_head => Successor::SameTemplate,
-        Choice::Use(template) if wrote_head && template.pinned => Successor::SameTemplate,
+        Choice::NeedsTemplate(_) if wrote_head => Successor::Same,
+        Choice::Use(template) if wrote_head && template.pinned => Successor::Same,
         choice => compare(used, choice),
     }
 }
@@ -100,7 +100,7 @@ fn after_edit(ctx: &Context<'_>, seen: &ObservedPod, agent: &Agent) -> Successor
 fn after_failed_start(ctx: &Context<'_>) -> Successor {
     let Context { observed, row, settings, .. } = *ctx;
     let (Some(agent), Some(used)) = (observed.agent(), row.attempt.revision.as_deref()) else {
-        return Successor::SameTemplate;
+        return Successor::Same;
     };
     let mut failed = row.clone();
     let end = AttemptEnd {
@@ -117,8 +117,8 @@ fn after_failed_start(ctx: &Context<'_>) -> Successor {
 
 fn compare(used: &str, choice: Choice) -> Successor {
     match choice {
-        Choice::Use(template) if template.document.hash() != used => Successor::OtherTemplate,
-        Choice::Use(_) | Choice::Blocked(_) => Successor::SameTemplate,
-        Choice::NeedsTemplate(revision) => Successor::NeedsTemplate(revision),
+        Choice::Use(template) if template.document.hash() != used => Successor::Other,
+        Choice::Use(_) | Choice::Blocked(_) => Successor::Same,
+        Choice::NeedsTemplate(revision) => Successor::Unread(revision),
     }
 }
