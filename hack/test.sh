@@ -52,8 +52,8 @@ start() {
     pids[$name]=$! starts[$name]=$SECONDS
 }
 
-# background NAME MINUTES COMMAND…: starts a step that runs beside the next ones. It uses only processor time that they
-# leave.
+# background NAME MINUTES COMMAND…: starts a step that runs at the same time as the next ones. It uses only the
+# processor time that they leave.
 background() {
     local name=$1 minutes=$2
     shift 2
@@ -141,7 +141,7 @@ run 'tests in Python' pytest 5 "${pytest[@]}" -p no:cacheprovider sdk/python || 
 run 'adapters' pytest 5 hack/adapters.sh || true
 finish 'build the fuzz targets' nothing || true
 
-# The end-to-end tests wait most of the time, so the fuzz targets run beside them: 22 s each, four minutes for all.
+# The end-to-end tests wait most of the time, so the fuzz targets run at the same time: 22 s each, four minutes for all.
 background 'fuzz' 14 hack/fuzz.sh 22
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&

@@ -43,6 +43,13 @@ pub struct AgentDefinitionSpec {
     #[serde(flatten)]
     pub agent: Agent,
 
+    /// Number of this definition's runs that run at the same time. Further runs wait, the oldest starts first, and
+    /// `status.queuePosition` of each says how many are before it. A run that has had a pod does not wait any more, and a
+    /// held run does not count. Unset: unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_concurrent_runs: Option<i32>,
+
     /// Values for the fields that an AgentRun leaves unset. A field that is unset here too has its built-in value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(

@@ -51,6 +51,14 @@ pub const ANNOTATION_TURN: &str = "dalsegno.dev/turn";
 /// Pod annotation: the revision that the pod is pinned to. Absent if the pod uses the current template.
 pub const ANNOTATION_PINNED: &str = "dalsegno.dev/pinned";
 
+/// Pod annotation of the Cluster Autoscaler: it may evict the pod to remove a node. Without it no node with a worker
+/// would be removed, because the autoscaler does not know the pod's controller. A template may set it to `false`.
+pub const ANNOTATION_SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
+/// Pod annotation: until when the pod excludes a node on which earlier attempts failed, in RFC 3339. Absent if it
+/// excludes none.
+pub const ANNOTATION_AVOIDS_UNTIL: &str = "dalsegno.dev/avoids-until";
+
 /// Value of [`crate::AgentRunStatus::agent`] for a run with an inline `agent`.
 pub const INLINE_AGENT: &str = "<inline>";
 

@@ -43,13 +43,14 @@ pub struct Recovery {
     pub max_recovery_attempts: Option<i32>,
 
     /// Number of consecutive crashes without progress that exhausts recovery. It detects recovery loops. Any progress
-    /// resets the count to 0. Built-in: 3.
+    /// resets the count to 0. Built-in: 12, which with the built-in backoff takes at least 14 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_attempts_without_progress: Option<i32>,
 
     /// Number of consecutive disruptions without progress that exhausts recovery. From the second one on, the next
-    /// attempt waits for the backoff, as after a crash. Built-in: 10.
+    /// attempt waits for the backoff, as after a crash. The run is then held for a pause that grows from 1 to 30 minutes,
+    /// and tried again. Built-in: 10, and they must span at least 10 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_disruptions_without_progress: Option<i32>,

@@ -44,13 +44,15 @@ reasons! {
     }
     DisruptionsExhausted {
         "The run was disrupted more often than recovery.maxDisruptions or recovery.maxDisruptionsWithoutProgress allows.",
-        "Move the run to nodes with fewer disruptions (another node pool, a priority class), or raise the limit. Then \
-         raise spec.recovery.resetGeneration."
+        "Move the run to nodes with fewer disruptions (another node pool, a priority class), or raise the limit. If the \
+         message names a next try, the operator then tries again by itself; to try at once, raise \
+         spec.recovery.resetGeneration."
     }
     CannotStart {
         "Three attempts in a row did not attach within liveness.startDeadlineSeconds.",
         "Look at the events of the last pod. Check the image, its pull secret, the volumes, and the address of the \
-         gateway. Then correct the template, or raise spec.recovery.resetGeneration."
+         gateway. The operator tries again by itself, at the time that the message names. To try at once, correct the \
+         template, or raise spec.recovery.resetGeneration."
     }
     EffectUnknown {
         "A tool call of an earlier attempt may or may not have taken effect, and the call's policy is `ask`.",
@@ -72,7 +74,8 @@ reasons! {
     PinnedImageUnavailable {
         "The run is pinned to the image that wrote its checkpoint, and that image cannot be pulled.",
         "Push the image again, list the checkpoint's version in compatibleWith, or set versionPolicy.onMismatch to Allow. \
-         Then raise spec.recovery.resetGeneration."
+         The operator tries again by itself, at the time that the message names; to try at once, raise \
+         spec.recovery.resetGeneration."
     }
     InputTooLarge {
         "spec.input is larger than 32 KiB, or nested deeper than 64 levels.",
@@ -221,14 +224,19 @@ reasons! {
         "The next attempt waits for its backoff to end.",
         "Wait until status.recovery.nextAttemptTime. Progress resets the backoff."
     }
+    Queued {
+        "As many runs of the AgentDefinition run as its maxConcurrentRuns allows. The oldest waiting run starts first.",
+        "Wait, or raise maxConcurrentRuns. status.queuePosition shows the run's position."
+    }
     QuotaExceeded {
         "The pod would exceed the namespace's quota. The operator tries the same attempt again.",
         "Raise the quota or free some of it. The operator then creates the pod."
     }
     PodRefused {
         "The API server rejects the pod for a reason other than the quota, such as a policy, a missing ServiceAccount or a \
-         failing webhook. The operator tries the same attempt again.",
-        "Do what the message says. The operator then creates the pod."
+         failing webhook. The operator tries the same attempt again. After eight identical rejections the run is held until \
+         a try succeeds.",
+        "Do what the message says. The operator then creates the pod, at its next try."
     }
     Unschedulable {
         "No node can run the pod.",

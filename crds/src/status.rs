@@ -40,6 +40,12 @@ pub struct AgentRunStatus {
     #[schemars(length(max = 253))]
     pub agent: Option<String>,
 
+    /// Position of the run in the queue of its AgentDefinition, from 1, while it waits because of maxConcurrentRuns.
+    /// Updated at least every ten minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub queue_position: Option<i32>,
+
     /// The current attempt, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
@@ -48,7 +54,8 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<RecoveryStatus>,
 
-    /// The latest checkpoint, from which the next attempt would resume. Updated every few seconds.
+    /// The latest checkpoint, from which the next attempt would resume. Updated when it has changed, every ten
+    /// seconds with up to 200 active runs, and every N/20 seconds with N active runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
 

@@ -101,7 +101,8 @@ fn spec() -> Schema {
                 1,
             ),
             "initContainers": containers(
-                "Containers that run before the worker. With `restartPolicy: Always` they run beside it.",
+                "Containers that run before the worker. With `restartPolicy: Always` they also run at the same time as \
+                 the worker.",
                 0,
             ),
         },

@@ -138,7 +138,7 @@ func apiServerArgs(c *Cluster) []string {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-username-headers=X-Remote-User",
 		"--proxy-client-cert-file=" + pki("front-proxy.crt"), "--proxy-client-key-file=" + pki("front-proxy.key"),
-		// Webhooks are called at the pods' addresses, because no kube-proxy runs beside the API server.
+		// Webhooks are called at the pods' addresses, because no kube-proxy runs on the machine of the API server.
 		"--enable-aggregator-routing=true",
 		// The pods of a lost node are deleted after five seconds instead of five minutes.
 		"--default-not-ready-toleration-seconds=5", "--default-unreachable-toleration-seconds=5",

@@ -251,7 +251,7 @@ func (c *Cluster) restoreControllers(root string) error {
 }
 
 // removeCgroups removes the node's control groups, the innermost first, including those
-// that runc creates in a version 2 hierarchy beside version 1. It retries, because the
+// that runc creates in a version 2 hierarchy in addition to version 1. It retries, because the
 // kernel frees a group a moment after its last process.
 func removeCgroups(n Node) error {
 	roots, err := cgroupMounts("cgroup", "cgroup2")

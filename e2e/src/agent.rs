@@ -117,7 +117,7 @@ impl Definition {
         self
     }
 
-    /// Merges this over the fields beside the template: `agentVersion`, `compatibleWith`, `defaults`.
+    /// Merges this over the other fields of the definition: `agentVersion`, `compatibleWith`, `defaults`.
     pub fn spec(mut self, spec: Value) -> Self {
         merge(&mut self.spec, &spec);
         self

@@ -13,7 +13,7 @@ pub use user::{
     AdoptNamespaceArgs, AuditCommand, ExportArgs, KeysCommand, PruneArgs, SettleArgs, ShowArgs, ShredArgs,
     VerifyArgs, VerifyAuditArgs,
 };
-pub use values::{Justification, RunRef, SettleOutcome, VerifyTarget};
+pub use values::{AnchorSinkKind, Justification, RunRef, SettleOutcome, VerifyTarget};
 
 /// Makes an AI agent's run outlive its pods.
 #[derive(Debug, Parser)]

@@ -25,7 +25,8 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context as _;
 use dalsegno_core::settings::Settings;
 use dalsegno_gateway::{Config, Gateway};
-use dalsegno_model::Store;
+use dalsegno_store::ServedStore;
+use dalsegno_store::sqlite::Disk;
 use jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +36,7 @@ use crate::config::DevArgs;
 use crate::metrics::Metrics;
 use crate::output::print_message;
 use crate::tasks::retention;
+use crate::volume::VolumeFailed;
 use agent_run::Input;
 use kubelet::Kubelet;
 use local_runtime::LocalRuntime;
@@ -59,7 +61,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::new().context("listening for signals")?;
     let program = Program::new(args.command.clone())?;
     args.dir = open_folder(&args.dir).with_context(|| format!("creating {}", args.dir.display()))?;
-    let (store, url) = open_store(&args.dir).await?;
+    let (ServedStore { store, disk }, url) = open_store(&args.dir).await?;
     let found = if args.fresh { None } else { agent_run::find(store.as_ref(), &args.name).await? };
     let uid = found.as_ref().map_or_else(|| Uuid::new_v4().to_string(), |row| row.object_uid.clone());
     let input = Input::of(&args, &uid, found.is_some())?;
@@ -99,7 +101,10 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
         status: Mutex::default(),
         printer: Mutex::new(ProgressPrinter::new(settings, found.as_ref())),
     };
-    let outcome = run_until_done(&runtime, &mut run, args.kill_every, &mut signals).await;
+    let outcome = tokio::select! {
+        outcome = run_until_done(&runtime, &mut run, args.kill_every, &mut signals) => outcome,
+        why = failed(disk) => Err(VolumeFailed(why).into()),
+    };
     let interrupted = matches!(outcome, Ok(Outcome::Interrupted(_)));
     let shut_down = shut_down(&runtime, &run, interrupted, &mut signals).await;
     stop.cancel();
@@ -113,14 +118,22 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Waits until the volume of the store has failed.
+async fn failed(disk: Option<Arc<Disk>>) -> String {
+    match disk {
+        Some(disk) => disk.failed().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Opens the store of the folder. Returns it with its URL.
-async fn open_store(folder: &Path) -> anyhow::Result<(Arc<dyn Store>, String)> {
+async fn open_store(folder: &Path) -> anyhow::Result<(ServedStore, String)> {
     let database = folder.join(DATABASE);
     create_private(&database).with_context(|| format!("creating {}", database.display()))?;
     let url = format!("sqlite://{}", database.display());
     dalsegno_store::migrate(&url).await.context("opening the store")?;
-    let store = dalsegno_store::open(&url, None).await.context("opening the store")?;
-    Ok((store, url))
+    let served = dalsegno_store::open_to_serve(&url, None).await.context("opening the store")?;
+    Ok((served, url))
 }
 
 /// Creates the folder if it does not exist: readable by its owner alone, and ignored by git. Returns its absolute path.

@@ -1,27 +1,62 @@
 //! The client of the API server. Every request has a timeout, and no request is retried by the client.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::Request;
+use http_body_util::BodyExt;
 use kube::client::Body;
 use kube::{Client, Config};
 use tokio::time::timeout;
 use tower::{BoxError, service_fn};
 use tower_http::timeout::TimeoutBody;
 
+use crate::cache::watch_health::WatchHealth;
+
 /// Timeout of a response, and of each part of its body. The API server itself gives up after 60 s by default
 /// (`--request-timeout`), webhooks included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(65);
-/// Longest silence of a watch. Watches end after 290 s.
-const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longest silence of a watch. The API server sends a bookmark each minute.
+const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A client of the API server that the environment names: the pod's service account, or a kubeconfig.
+/// A client of the API server that the environment names: the pod's service account, or a kubeconfig. Records what it hears
+/// in `health`.
 ///
 /// # Errors
 ///
 /// The environment names no API server, or its configuration is invalid.
-pub async fn connect() -> kube::Result<Client> {
-    from_config(Config::infer().await.map_err(kube::Error::InferConfig)?)
+pub async fn connect(health: WatchHealth) -> kube::Result<Client> {
+    let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    Ok(observed(from_config(config)?, health))
+}
+
+/// The client, with a record of each answer and of each part of a watch.
+fn observed(client: Client, health: WatchHealth) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = service_fn(move |request: Request<Body>| {
+        let (client, health) = (client.clone(), health.clone());
+        async move {
+            let watch = is_watch(&request).then(|| request.uri().path().to_owned());
+            let response = client.send(request).await?;
+            health.answered(Instant::now());
+            let record = move || {
+                if let Some(path) = &watch {
+                    health.heard(path, Instant::now());
+                }
+            };
+            record();
+            Ok::<_, BoxError>(response.map(|body| {
+                body.map_frame(move |frame| {
+                    record();
+                    frame
+                })
+            }))
+        }
+    });
+    Client::new(service, namespace)
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    request.uri().query().is_some_and(|it| it.contains("watch=true"))
 }
 
 /// Without kube's retries: callers have a backoff of their own, and a retry would hold a run's slot for minutes.
@@ -37,7 +72,7 @@ pub fn with_timeout(client: Client, limit: Duration) -> Client {
     let service = service_fn(move |request: Request<Body>| {
         let client = client.clone();
         async move {
-            let is_watch = request.uri().query().is_some_and(|it| it.contains("watch=true"));
+            let is_watch = is_watch(&request);
             let response = timeout(limit, client.send(request)).await;
             let response = response.map_err(|_| format!("no answer within {limit:?}"))??;
             let idle = if is_watch { WATCH_IDLE_TIMEOUT } else { limit };
@@ -91,6 +126,19 @@ mod tests {
             assert!(first.is_err(), "the watch stays open: {first:?}");
         };
         timeout(Duration::from_secs(20), all).await.expect("it ends");
+    }
+
+    #[tokio::test]
+    async fn a_watch_is_heard_with_each_part_and_a_silent_one_is_not() {
+        let health = WatchHealth::default();
+        let client = observed(silent(), health.clone());
+        let nodes = Api::<Node>::all(client);
+        let watch = nodes.watch(&WatchParams::default(), "0").await.unwrap();
+        let _ = timeout(SHORT, watch.boxed().next()).await;
+        let now = Instant::now();
+        let age = health.ages(now)["nodes"];
+        assert!(age > Duration::ZERO && age < Duration::from_secs(10), "{age:?}");
+        assert_eq!(health.ages(now + SHORT)["nodes"], age + SHORT);
     }
 
     #[tokio::test]

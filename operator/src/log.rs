@@ -1,8 +1,13 @@
 //! The log: which lines of which modules, and the text of an error.
 
 use anyhow::Context as _;
+use json_subscriber::JsonLayer;
+use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::time::SystemTime;
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Logs JSON lines to standard error. The filter is the value of `DALSEGNO_LOG`, such as `info` or `info,dalsegno=debug`.
@@ -12,9 +17,20 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The filter is invalid.
 pub fn init(filter: &str) -> anyhow::Result<()> {
     let targets = parse_filter(filter)?;
-    let json = tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).flatten_event(true);
-    tracing_subscriber::registry().with(targets).with(json).init();
+    tracing_subscriber::registry().with(targets).with(json_lines(std::io::stderr)).init();
     Ok(())
+}
+
+/// One flat JSON object per line: time, level, module, message, the event's fields, and those of the innermost span.
+fn json_lines<S, W>(writer: W) -> JsonLayer<S, W>
+where
+    S: Subscriber + for<'lookup> LookupSpan<'lookup>,
+    W: for<'writer> MakeWriter<'writer> + 'static,
+{
+    let mut lines = JsonLayer::new(writer);
+    lines.with_timer("timestamp", SystemTime).with_level("level").with_target("target");
+    lines.with_top_level_flattened_current_span().with_flattened_event();
+    lines
 }
 
 /// Parses a filter. Modules without a level of their own get the common level, which is `info` by default.
@@ -50,8 +66,44 @@ pub fn error_chain(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
     use super::*;
     use tracing::Level;
+
+    /// A writer whose lines can be read.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("a writer").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_is_one_flat_object_that_names_its_run_once() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::registry().with(json_lines(move || writer.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            let _controller =
+                tracing::info_span!("reconciling object", object.r#ref = "AgentRun/nightly").entered();
+            let _reconcile = tracing::info_span!("reconcile", namespace = "shop", run = "nightly").entered();
+            tracing::warn!(attempt = 3, "the attempt has ended");
+        });
+        let text = String::from_utf8(lines.0.lock().expect("a writer").clone()).expect("text");
+        let line: serde_json::Value = serde_json::from_str(text.trim_end()).expect("one JSON object");
+        let fields: Vec<_> = line.as_object().expect("an object").keys().map(String::as_str).collect();
+        let expected = ["attempt", "level", "message", "name", "namespace", "run", "target", "timestamp"];
+        assert_eq!(fields, expected, "{text}");
+        assert_eq!((&line["level"], &line["run"]), (&"WARN".into(), &"nightly".into()));
+    }
 
     #[test]
     fn a_module_has_its_own_level_and_all_others_have_the_common_one() {

@@ -7,6 +7,7 @@ mod controller;
 mod dev;
 mod health;
 mod kube_client;
+mod listen;
 mod log;
 mod manager;
 mod metrics;
@@ -17,6 +18,7 @@ mod tasks;
 #[cfg(test)]
 mod test_context;
 mod token_review;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -26,6 +28,7 @@ use clap::Parser;
 use crate::config::{AuditCommand, Cli, Command, DatabaseArgs, KeysCommand};
 use crate::output::{print, print_message};
 use crate::serve::{Parts, serve};
+use crate::volume::VolumeFailed;
 
 /// Environment variable that selects what is logged.
 const LOG_VARIABLE: &str = "DALSEGNO_LOG";
@@ -42,7 +45,7 @@ async fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             print_message(&format!("{error:#}"));
-            ExitCode::FAILURE
+            if error.is::<VolumeFailed>() { ExitCode::from(volume::EXIT_CODE) } else { ExitCode::FAILURE }
         }
     }
 }

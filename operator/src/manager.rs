@@ -12,11 +12,11 @@ use dalsegno_crds::names;
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::Store;
 use futures::{Stream, StreamExt as _};
+use kube::Client;
 use kube::runtime::events::Reporter;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::utils::PredicateConfig;
 use kube::runtime::{Predicate as _, WatchStreamExt, predicates, watcher};
-use kube::{Api, Client};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -25,15 +25,23 @@ use crate::cache::api_health::ApiHealth;
 use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::PodCache;
+use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::run_queues::RunQueues;
+use crate::cache::watch_health::WatchHealth;
 use crate::config::OperatorArgs;
-use crate::controller::agent_runs::RunController;
 use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
+use crate::controller::run_controller::RunController;
+use crate::controller::write_conflicts::WriteConflicts;
 use crate::metrics::Metrics;
-use crate::tasks::watches::{api_of, enqueue_runs_of, signal_when_listed, trim, watch_nodes, watch_pods};
-use crate::tasks::{anchors, cache_cleanup, capacity, deadline_poll, leader, retention, run_with_tasks};
+use crate::tasks::anchor_sink::AnchorSink;
+use crate::tasks::anchors::Anchoring;
+use crate::tasks::watches::{
+    enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods, watch_quotas,
+};
+use crate::tasks::{cache_cleanup, capacity, deadline_poll, leader, retention, run_counts, run_with_tasks};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -54,6 +62,8 @@ pub struct Manager {
     pub metrics: Metrics,
     /// Aborts the process in tests.
     pub failpoint: Failpoint,
+    /// When the watches were last heard.
+    pub watch_health: WatchHealth,
     /// Set once the operator is ready: it reconciles, or waits to become the leader.
     pub is_ready: Arc<AtomicBool>,
 }
@@ -85,7 +95,7 @@ impl Manager {
     /// Starts the watches, and waits until the caches of pods, nodes and definitions are filled: a reconcile must not take an
     /// empty cache for an empty cluster. Then starts the background tasks, and reconciles runs until `stop`.
     async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let is_ready = self.is_ready.clone();
+        let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
         let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
@@ -94,14 +104,14 @@ impl Manager {
         let mut tasks = JoinSet::new();
 
         let (pods_listed, wait_for_pods) = oneshot::channel();
-        tasks.spawn(watch_pods(ctx.clone(), api_of(&ctx.client, &args), pods_listed));
+        tasks.spawn(watch_pods(ctx.clone(), args.clone(), pods_listed));
         let (nodes_listed, wait_for_nodes) = oneshot::channel();
         tasks.spawn(watch_nodes(ctx.clone(), nodes_listed));
+        tasks.spawn(watch_quotas(ctx.clone(), args.clone()));
         let probing = ctx.clone();
         tasks.spawn(async move { probing.api.probe(&probing.client).await });
-        let api = api_of(&ctx.client, &args);
         let (changes, wait_for_definitions) =
-            definition_changes(ctx.clone(), api, definition_writer, runs.clone());
+            definition_changes(ctx.clone(), &args, definition_writer, runs.clone());
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(definitions::run(ctx.clone(), changes, definitions, stopped));
 
@@ -113,15 +123,27 @@ impl Manager {
         let Some(filled) = stop.run_until_cancelled(filled).await else { return Ok(()) };
         filled?;
         tasks.spawn(deadline_poll::run(ctx.clone(), stop.clone()));
-        tasks.spawn(anchors::run(ctx.store.clone(), args.anchor_every, signing_key, stop.clone()));
+        let anchoring = Anchoring::new(
+            ctx.store.clone(),
+            signing_key,
+            AnchorSink::new(&args, ctx.client.clone()),
+            ctx.metrics.clone(),
+        );
+        tasks.spawn(anchoring.run(args.anchor_every, stop.clone()));
         tasks.spawn(capacity::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
         tasks.spawn(retention::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
 
         let (runs_cached, wait_for_cache) = oneshot::channel();
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
+        tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), watch_health));
         let (runs_listed, wait_for_runs) = oneshot::channel();
-        let changes = watcher(api_of::<RawRun>(&ctx.client, &args), watcher::Config::default())
-            .default_backoff()
+        let queues = ctx.clone();
+        let changes = watch_kind::<RawRun>(&ctx.client, &args, &watcher::Config::default())
+            .inspect(move |event| {
+                if let Ok(event) = event {
+                    queues.run_queues.apply(event).iter().for_each(|run| queues.enqueue(run));
+                }
+            })
             .inspect(signal_when_listed(runs_listed))
             .modify(trim)
             .reflect(run_writer)
@@ -158,9 +180,12 @@ impl Manager {
             invalid_objects: InvalidObjects::default(),
             api: ApiHealth::default(),
             refusals: HashMap::new().into(),
+            quotas: QuotaCache::default(),
+            run_queues: RunQueues::default(),
             heads: HashMap::new().into(),
             state_reads: self.state_reads,
             failures: HashMap::new().into(),
+            write_conflicts: WriteConflicts::default(),
             queue,
             reporter: Reporter {
                 controller: names::FIELD_MANAGER.into(),
@@ -176,13 +201,12 @@ impl Manager {
 /// and a receiver that is notified once the cache is filled.
 fn definition_changes(
     ctx: Arc<Context>,
-    api: Api<RawDefinition>,
+    args: &OperatorArgs,
     writer: reflector::store::Writer<RawDefinition>,
     runs: reflector::Store<RawRun>,
 ) -> (impl Stream<Item = watcher::Result<RawDefinition>> + Send + 'static, oneshot::Receiver<()>) {
     let (listed, wait_for_list) = oneshot::channel();
-    let changes = watcher(api, watcher::Config::default())
-        .default_backoff()
+    let changes = watch_kind::<RawDefinition>(&ctx.client, args, &watcher::Config::default())
         // Not the cache's own `wait_until_ready`: it wakes one waiter only, and the controller is one.
         .inspect(signal_when_listed(listed))
         .modify(trim)

@@ -1,9 +1,13 @@
 //! The operator's Prometheus metrics.
 
+mod runs;
+
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dalsegno_model::NamespaceUsage;
+use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -11,11 +15,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+pub use runs::{RunMetrics, StateLabel};
+
 use crate::mutex::lock;
 
 /// The operator's metrics. No label names a run; one names the few namespaces with the most stored bytes.
 #[derive(Clone, Default)]
 pub struct Metrics {
+    /// Metrics of runs and their recoveries.
+    pub runs: RunMetrics,
     effects: Family<EffectLabel, Counter>,
     attempts_ended: Family<CauseLabel, Counter>,
     reconciles: Family<OutcomeLabel, Counter>,
@@ -24,7 +32,11 @@ pub struct Metrics {
     lookups: Family<ResultLabel, Counter>,
     invalid_objects: Family<KindLabel, Gauge>,
     damage: Family<PlaceLabel, Counter>,
+    status_conflicts: Counter,
+    waiting_runs: Gauge,
     active_runs: Gauge,
+    watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
+    anchored_until: Family<SinkLabel, Gauge>,
     expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
@@ -67,6 +79,16 @@ struct KindLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatchLabel {
+    kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SinkLabel {
+    sink: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PlaceLabel {
     place: &'static str,
 }
@@ -92,7 +114,7 @@ fn outcome(ok: bool) -> OutcomeLabel {
 }
 
 impl Metrics {
-    /// Registers the metrics as `operator_…`, below the prefix of the registry.
+    /// Registers the metrics: those of runs as they are, and the others as `operator_…`, below the prefix of the registry.
     pub fn register(&self, registry: &mut Registry) {
         // Series that are alerted on exist from the start, so that `rate` sees their first increment.
         for kind in KINDS {
@@ -101,6 +123,7 @@ impl Metrics {
         for place in DAMAGE_PLACES {
             drop(self.damage.get_or_create(&PlaceLabel { place }));
         }
+        self.runs.register(registry);
         let registry = registry.sub_registry_with_prefix("operator");
         registry.register("effects", "Effects performed, by effect", self.effects.clone());
         registry.register("attempts_ended", "Attempts ended, by cause", self.attempts_ended.clone());
@@ -118,7 +141,27 @@ impl Metrics {
             self.invalid_objects.clone(),
         );
         registry.register("damage", "Reads of the store that found damage, by place", self.damage.clone());
+        registry.register(
+            "status_conflicts",
+            "Status writes that the API server rejected, because the cache was behind",
+            self.status_conflicts.clone(),
+        );
+        registry.register(
+            "waiting_runs",
+            "Runs that wait for their reconcile, because all slots are in use",
+            self.waiting_runs.clone(),
+        );
         registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
+        registry.register(
+            "watch_age_seconds",
+            "Time since each watch of the API server was last heard, by kind",
+            self.watch_age.clone(),
+        );
+        registry.register(
+            "anchored_until_timestamp_seconds",
+            "Every change of a run before this Unix time is anchored, and the sink has the anchor",
+            self.anchored_until.clone(),
+        );
         registry.register(
             "expired_runs",
             "Runs past their retention whose payloads were dropped",
@@ -136,6 +179,11 @@ impl Metrics {
              most bytes, and all others together",
             self.stored_bytes.clone(),
         );
+    }
+
+    /// Sets the time until which every change of a run is anchored. `sink`: name of the sink that has the anchor.
+    pub fn set_anchored_until(&self, sink: &'static str, time: Timestamp) {
+        self.anchored_until.get_or_create(&SinkLabel { sink }).set(time.as_second());
     }
 
     /// Counts an effect that was performed.
@@ -168,6 +216,16 @@ impl Metrics {
     /// Counts a lookup of a run in the store: `found`, `not-found` or `unknown`.
     pub fn count_lookup(&self, result: &'static str) {
         self.lookups.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Sets the number of runs that wait for their reconcile.
+    pub fn set_waiting_runs(&self, runs: usize) {
+        self.waiting_runs.set(i64::try_from(runs).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a status write that the API server rejected, because the cache was behind.
+    pub fn count_status_conflict(&self) {
+        self.status_conflicts.inc();
     }
 
     /// Sets the number of invalid objects of each kind.
@@ -216,6 +274,11 @@ impl Metrics {
         }
     }
 
+    /// Sets how long ago the watch of a kind was heard.
+    pub fn set_watch_age(&self, kind: &str, age: Duration) {
+        self.watch_age.get_or_create(&WatchLabel { kind: kind.to_owned() }).set(age.as_secs_f64());
+    }
+
     /// Sets the number of runs with an attached worker.
     pub fn set_active_runs(&self, runs: i64) {
         self.active_runs.set(runs);
@@ -223,7 +286,7 @@ impl Metrics {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
@@ -232,7 +295,7 @@ mod tests {
     const SOURCE: &str = include_str!("metrics.rs");
 
     /// Name and type of every metric in a section of docs/reference/metrics.md.
-    fn documented(title: &str) -> Vec<(String, String)> {
+    pub fn documented(title: &str) -> Vec<(String, String)> {
         let section = PAGE.split("\n## ").find(|section| section.starts_with(title)).unwrap_or_default();
         let rows = section.lines().filter(|line| line.starts_with("| `"));
         let mut found: Vec<_> = rows
@@ -310,6 +373,11 @@ mod tests {
         metrics.count_lookup("found");
         metrics.set_stored_bytes(vec![NamespaceUsage { namespace: Some("shop".into()), bytes: 1 }]);
         metrics.set_active_runs(1);
+        metrics.set_watch_age("pods", Duration::from_secs(1));
+        let state = StateLabel { summary: "Held".into(), reason: "RecoveryLoop".into() };
+        metrics.runs.set_runs([(state, 1)].into());
+        metrics.runs.observe_fence(Duration::from_millis(5));
+        metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
         let text = rendered(&metrics);
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         let mut registered: Vec<_> = types
@@ -320,8 +388,13 @@ mod tests {
             .collect();
         registered.sort();
         // A metric that was never used is missing in the text.
-        let sources = SOURCE.split("#[cfg(test)]").next().unwrap_or_default();
-        assert_eq!(registered.len(), sources.matches("registry.register(").count(), "{registered:#?}");
+        let sources = [SOURCE, include_str!("metrics/runs.rs")]
+            .map(|it| it.split("#[cfg(test)]").next().unwrap_or_default());
+        assert_eq!(
+            registered.len(),
+            sources.concat().matches("registry.register(").count(),
+            "{registered:#?}"
+        );
         assert_eq!(documented("Operator"), registered);
     }
 }

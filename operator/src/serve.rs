@@ -3,24 +3,29 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
 use dalsegno_model::Store;
+use dalsegno_store::ServedStore;
+use dalsegno_store::sqlite::Disk;
 use kube::Client;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::cache::watch_health::WatchHealth;
 use crate::config::{GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
-use crate::health::{Ready, serve_health};
+use crate::health::{Probes, serve_health};
 use crate::kube_client;
+use crate::listen::listen;
 use crate::manager::{Manager, run_manager};
 use crate::metrics::Metrics;
 use crate::token_review::TokenReviews;
+use crate::volume::{self, VolumeFailed};
 
 /// The parts of one process.
 pub struct Parts {
@@ -38,9 +43,10 @@ pub struct Parts {
 struct Process {
     store: Arc<dyn Store>,
     client: Client,
+    watch_health: WatchHealth,
     stop: CancellationToken,
     registry: Registry,
-    ready: Vec<Ready>,
+    probes: Probes,
     tasks: JoinSet<anyhow::Result<()>>,
 }
 
@@ -51,14 +57,28 @@ struct Process {
 /// The store cannot be opened, or a part failed.
 pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     let Parts { gateway, operator, health, key } = parts;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        store = without_secrets(store_args.url()),
+        gateway = gateway.as_ref().map(|it| it.gateway_listen.to_string()),
+        operator = operator.is_some(),
+        health = health.health_listen.to_string(),
+        "Dal Segno starts"
+    );
+    let ServedStore { store, disk } = store_args.open_to_serve().await?;
+    let watch_health = WatchHealth::default();
     let mut process = Process {
-        store: store_args.open().await?,
-        client: kube_client::connect().await.context("reaching the API server")?,
+        store,
+        client: kube_client::connect(watch_health.clone()).await.context("reaching the API server")?,
+        watch_health,
         stop: CancellationToken::new(),
         registry: Registry::with_prefix("dalsegno"),
-        ready: Vec::new(),
+        probes: Probes::default(),
         tasks: JoinSet::new(),
     };
+    if let Some(disk) = disk {
+        process.watch_volume(disk, operator.as_ref());
+    }
     let mut state_reads = StateReadBudget::default();
     if let Some(args) = gateway {
         state_reads = process.start_gateway(&args, &key).await?;
@@ -81,8 +101,8 @@ impl Process {
         );
         gateway.register(&mut self.registry);
         let state_reads = gateway.resume_reads();
-        let listener = TcpListener::bind(args.gateway_listen).await.context("listening for workers")?;
-        self.ready.push(Arc::new({
+        let listener = listen(args.gateway_listen).await.context("listening for workers")?;
+        self.probes.ready.push(Arc::new({
             let gateway = gateway.clone();
             move || gateway.is_ready()
         }));
@@ -91,6 +111,32 @@ impl Process {
             dalsegno_gateway::serve(listener, gateway, stopped).await.context("serving workers")
         });
         Ok(state_reads)
+    }
+
+    /// Keeps a reserve on the volume of the embedded store, shows how full the volume is, and ends the process if the
+    /// volume fails.
+    fn watch_volume(&mut self, disk: Arc<Disk>, operator: Option<&OperatorArgs>) {
+        disk.keep_reserve();
+        volume::register(disk.clone(), &mut self.registry);
+        self.probes.failures.push(Arc::new({
+            let disk = disk.clone();
+            move || disk.failure()
+        }));
+        if let Some(args) = operator {
+            let (client, args, stop) = (self.client.clone(), args.clone(), self.stop.clone());
+            let publishing = volume::publish_levels(disk.clone(), client, args, stop);
+            self.tasks.spawn(async move {
+                publishing.await;
+                Ok(())
+            });
+        }
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            match stop.run_until_cancelled(disk.failed()).await {
+                Some(why) => Err(VolumeFailed(why).into()),
+                None => Ok(()),
+            }
+        });
     }
 
     fn start_operator(
@@ -103,7 +149,7 @@ impl Process {
         let metrics = Metrics::default();
         metrics.register(&mut self.registry);
         let is_ready = Arc::new(AtomicBool::new(false));
-        self.ready.push(Arc::new({
+        self.probes.ready.push(Arc::new({
             let is_ready = is_ready.clone();
             move || is_ready.load(Ordering::Relaxed)
         }));
@@ -116,16 +162,23 @@ impl Process {
             metrics,
             failpoint,
             is_ready,
+            watch_health: self.watch_health.clone(),
         };
         self.tasks.spawn(run_manager(manager, self.stop.clone()));
     }
 
     /// Serves health, and waits for a signal or the end of a part. Then stops all parts.
     async fn run(mut self, health: HealthArgs) -> anyhow::Result<()> {
-        let (ready, registry) = (self.ready, self.registry);
+        let (watches, registry) = (self.watch_health, self.registry);
+        self.probes.failures.push(Arc::new(move || {
+            watches
+                .is_blind(Instant::now())
+                .then(|| "the watches of the API server deliver nothing".to_owned())
+        }));
+        let probes = self.probes;
         let stopped = self.stop.clone().cancelled_owned();
         self.tasks.spawn(async move {
-            serve_health(health.health_listen, ready, registry, stopped).await.context("serving health")
+            serve_health(health.health_listen, probes, registry, stopped).await.context("serving health")
         });
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -144,6 +197,17 @@ impl Process {
     }
 }
 
+/// The kind and the address of a database, without user, password and parameters.
+fn without_secrets(database_url: &str) -> String {
+    let (scheme, rest) = database_url.split_once("://").unwrap_or(("unknown", ""));
+    let (secret, address) = rest.rsplit_once('@').unwrap_or(("", rest));
+    // An `@` in a parameter: what follows it may be part of a password.
+    if secret.contains('?') {
+        return scheme.to_owned();
+    }
+    format!("{scheme}://{}", address.split('?').next().unwrap_or_default())
+}
+
 /// Folder for the failpoint's marker, which must survive a container but not a pod: the folder of the embedded store's
 /// file, or the temporary folder.
 fn failpoint_folder(database_url: &str) -> PathBuf {
@@ -152,4 +216,25 @@ fn failpoint_folder(database_url: &str) -> PathBuf {
         .and_then(|path| Path::new(path).parent())
         .filter(|folder| folder.is_absolute())
         .map_or_else(std::env::temp_dir, Path::to_path_buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_names_the_store_without_its_secrets() {
+        for (url, shown) in [
+            ("sqlite:///var/lib/dalsegno/dalsegno.db", "sqlite:///var/lib/dalsegno/dalsegno.db"),
+            (
+                "postgres://app:pass@db.example:5432/dalsegno?sslmode=verify-full",
+                "postgres://db.example:5432/dalsegno",
+            ),
+            ("postgres://app:p?ss@db/dalsegno", "postgres"),
+            ("postgres://db/dalsegno?password=a@b", "postgres"),
+            ("postgres://db/dalsegno?user=app", "postgres://db/dalsegno"),
+        ] {
+            assert_eq!(without_secrets(url), shown);
+        }
+    }
 }

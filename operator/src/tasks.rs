@@ -1,5 +1,6 @@
 //! Background tasks of the operator that leads.
 
+pub mod anchor_sink;
 pub mod anchors;
 pub mod cache_cleanup;
 pub mod capacity;
@@ -7,6 +8,7 @@ pub mod deadline_poll;
 pub mod leader;
 mod progress_mirror;
 pub mod retention;
+pub mod run_counts;
 pub mod watches;
 
 use std::pin::pin;
@@ -15,8 +17,8 @@ use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Runs `work` as long as all tasks run. A task that ends before `stop` ends the work with an error: nothing else does what
-/// it did, and its loss could go unnoticed.
+/// Runs `work` as long as all tasks run. A task that ends before `stop` ends the work with an error,
+/// because no other task replaces it.
 ///
 /// # Errors
 ///

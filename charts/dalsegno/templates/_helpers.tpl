@@ -68,14 +68,10 @@ annotations:
 {{- define "dalsegno.podSpec" -}}
 automountServiceAccountToken: true
 enableServiceLinks: false
+{{- with .Values.podSecurityContext }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile:
-    type: RuntimeDefault
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -102,11 +98,54 @@ affinity:
 {{- define "dalsegno.container" -}}
 image: {{ include "dalsegno.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- with .Values.securityContext }}
 securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities:
-    drop: [ALL]
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Spreads the pods of one component over nodes, and over zones if the nodes have any. */}}
+{{- define "dalsegno.spread" -}}
+topologySpreadConstraints:
+  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "dalsegno.selector" $.root | nindent 8 }}
+        app.kubernetes.io/component: {{ $.component }}
+  {{- end }}
+{{- end }}
+
+{{/* Allows the eviction of one pod of a component at a time. */}}
+{{- define "dalsegno.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "dalsegno.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: {{ .component }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "dalsegno.selector" .root | nindent 6 }}
+      app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Number of operators: the value, or else two with PostgreSQL, one of which is a standby, and one with SQLite. */}}
+{{- define "dalsegno.operatorReplicas" -}}
+{{- if kindIs "invalid" .Values.operator.replicas }}{{ ternary 2 1 (not (empty (include "dalsegno.postgres" .))) }}
+{{- else }}{{ .Values.operator.replicas }}{{ end }}
+{{- end }}
+
+{{/* "true" if there are several operators, of which one leads. */}}
+{{- define "dalsegno.leaderElection" -}}
+{{- if gt (int (include "dalsegno.operatorReplicas" .)) 1 }}true{{ end }}
 {{- end }}
 
 {{- define "dalsegno.probes" -}}
@@ -190,6 +229,22 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* The volume of the sink of anchors, if it is a file: mount, volume. */}}
+{{- define "dalsegno.anchors.mount" -}}
+{{- if eq .Values.anchors.sink "file" }}
+- name: anchors
+  mountPath: /var/lib/dalsegno-anchors
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.anchors.volume" -}}
+{{- if eq .Values.anchors.sink "file" }}
+- name: anchors
+  persistentVolumeClaim:
+    claimName: {{ required "anchors.sink=file needs anchors.file.existingClaim: the claim that keeps the anchors" .Values.anchors.file.existingClaim }}
+{{- end }}
+{{- end }}
+
 {{/* The CA of the PostgreSQL server: environment, mount, volume. SSL_CERT_FILE replaces the public CAs; PGSSLROOTCERT would add to them. */}}
 {{- define "dalsegno.ca.env" -}}
 {{- with .Values.postgres.caSecret }}
@@ -224,21 +279,33 @@ readinessProbe:
 
 {{- define "dalsegno.env.health" -}}
 - name: DALSEGNO_HEALTH_LISTEN
-  value: 0.0.0.0:8081
+  value: {{ printf "%s:8081" .Values.listenAddress | quote }}
 {{- end }}
 
 {{- define "dalsegno.env.gateway" -}}
 - name: DALSEGNO_GATEWAY_LISTEN
-  value: 0.0.0.0:8080
+  value: {{ printf "%s:8080" .Values.listenAddress | quote }}
 {{- end }}
 
 {{- define "dalsegno.env.operator" -}}
 - name: DALSEGNO_GATEWAY_URL
   value: {{ include "dalsegno.gatewayURL" . }}
 - name: DALSEGNO_ANCHOR_EVERY
-  value: {{ .Values.operator.anchorEvery | quote }}
+  value: {{ .Values.anchors.every | quote }}
+- name: DALSEGNO_ANCHOR_SINK
+  value: {{ .Values.anchors.sink }}
+{{- if eq .Values.anchors.sink "file" }}
+- name: DALSEGNO_ANCHOR_FILE
+  value: /var/lib/dalsegno-anchors/anchors.jsonl
+{{- end }}
+- name: DALSEGNO_CONCURRENCY
+  value: {{ .Values.operator.concurrency | quote }}
 - name: DALSEGNO_LEADER_ELECTION
-  value: {{ include "dalsegno.postgres" . | default "false" | quote }}
+  value: {{ include "dalsegno.leaderElection" . | default "false" | quote }}
+{{- with .Values.watchNamespaces }}
+- name: DALSEGNO_WATCH_NAMESPACES
+  value: {{ join "," . | quote }}
+{{- end }}
 - name: DALSEGNO_NAMESPACE
   valueFrom:
     fieldRef:
@@ -289,4 +356,28 @@ initContainers:
       requests:
         cpu: 50m
         memory: 64Mi
+{{- end }}
+
+{{/* What the operator does with runs and their pods. No right to Secrets: the kubelet mounts the Secret of a run's input. */}}
+{{- define "dalsegno.runRules" -}}
+# patch: the finalizer. delete: retention.ttlSecondsAfterFinished.
+- apiGroups: [dalsegno.dev]
+  resources: [agentruns]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [dalsegno.dev]
+  resources: [agentdefinitions]
+  verbs: [get, list, watch]
+- apiGroups: [dalsegno.dev]
+  resources: [agentruns/status, agentdefinitions/status]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+# Runs that a quota refused are tried again when the quota changes.
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list, watch]
 {{- end }}

@@ -47,7 +47,7 @@ def main():
     turns, pause = run.input.get("turns", 20), run.input.get("turnSeconds", 1)
     # Everything that the next attempt needs. Anything else is lost with the pod.
     state = run.state or {"messages": [{"role": "user", "content": run.input["goal"]}], "notes": []}
-    print(f"attempt {run.attempt} goes on at turn {run.turn} of {turns}", flush=True)
+    print(f"attempt {run.attempt} continues at turn {run.turn} of {turns}", flush=True)
 
     while run.turn <= turns:
         run.check()

@@ -25,7 +25,7 @@ struct Content {
 }
 
 impl State {
-    /// Reads the state that the last attempt committed. Ends the attempt as fatal if a turn is missing or there twice.
+    /// Reads the state that the last attempt committed. Ends the attempt as fatal if a turn is missing or occurs twice.
     pub fn resume(run: &Run, channels: bool) -> anyhow::Result<Self> {
         let content = if channels {
             Content { turns: run.list(TURNS)?, pad: run.value(PAD)?.unwrap_or_default() }

@@ -67,7 +67,7 @@ const FAULTS: [Fault; 18] = [
 enum Fault {
     /// The worker's processes get SIGKILL.
     WorkerKilled,
-    /// The worker's processes are stopped for longer than a lease, and then continue beside their successor.
+    /// The worker's processes are stopped for longer than a lease, and then continue while their successor runs.
     WorkerFrozen,
     /// The pod is evicted.
     Evicted,

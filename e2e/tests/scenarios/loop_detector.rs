@@ -9,6 +9,11 @@ use serde_json::json;
 /// An image without the scripted agent.
 const OTHER_IMAGE: &str = "registry.dalsegno.test/dalsegno-example-rust:dev";
 
+/// A limit that is reached within seconds.
+fn three_attempts() -> serde_json::Value {
+    json!({ "recovery": { "maxAttemptsWithoutProgress": 3 } })
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn three_attempts_without_progress_hold_the_run_with_cause_turn_log_and_remedy() -> Result {
     let ctx = TestContext::new("loop").await?;
@@ -17,7 +22,8 @@ async fn three_attempts_without_progress_hold_the_run_with_cause_turn_log_and_re
         "turns": 6,
         "turnSeconds": 0.2,
         "script": [{ "turn": 3, "at": "start", "do": "exit:1" }],
-    }));
+    }))
+    .spec(three_attempts());
     let run = ctx.start("run", &agent).await?;
     let status = run.wait_for(Summary::Held, secs(60)).await?;
     assert_eq!(status.reason, Some(Reason::RecoveryLoop));
@@ -42,9 +48,8 @@ async fn a_held_run_resumes_with_a_fixed_agent_and_a_higher_reset_generation() -
     let broken =
         good.clone().container(json!({ "image": OTHER_IMAGE, "command": ["/ledger", "no-address"] }));
     ctx.create_definition("agent", &good).await?;
-    let run = ctx
-        .start("run", &Agent::from_definition("agent", json!({ "turns": 20, "turnSeconds": 0.3 })))
-        .await?;
+    let agent = Agent::from_definition("agent", json!({ "turns": 20, "turnSeconds": 0.3 }));
+    let run = ctx.start("run", &agent.spec(three_attempts())).await?;
     run.wait_for_turn(4).await?;
     ctx.update_definition("agent", &broken).await?;
     run.evict().await?;
@@ -78,7 +83,8 @@ async fn attempts_that_each_die_after_a_claim_hold_the_run() -> Result {
         "turns": 5,
         "turnSeconds": 0.2,
         "script": [{ "turn": 1, "at": "afterClaim", "do": "exit:1" }],
-    }));
+    }))
+    .spec(three_attempts());
     let run = ctx.start("run", &agent).await?;
     let status = run.wait_for(Summary::Held, secs(60)).await?;
     assert_eq!(status.reason, Some(Reason::RecoveryLoop));

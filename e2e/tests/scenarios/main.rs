@@ -1,10 +1,12 @@
 //! Tests that run in parallel on one cluster. Each has its own namespace and does not disturb the pods of others.
 
+mod anchors;
 mod api_writes;
 mod authors;
 mod blocked_starts;
 mod calls;
 mod cancel;
+mod chart;
 mod confidentiality;
 mod crashes;
 mod deletion;

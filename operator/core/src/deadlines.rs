@@ -12,6 +12,7 @@ use dalsegno_crds::Cause;
 use dalsegno_model::{Class, Deadline, RunRecord};
 use jiff::Timestamp;
 
+use crate::avoided_nodes;
 use crate::end::End;
 use crate::observed::{ObservedNode, ObservedPod};
 use crate::pod;
@@ -32,6 +33,10 @@ pub(crate) fn end_of(
     } else if run.is_expired(Deadline::Progress) {
         let message = "alive, but no boundary was committed within liveness.progressDeadlineSeconds";
         End::new(Cause::ProgressDeadline, Class::Crash, message)
+    } else if avoided_nodes::pending_until(&seen.pod).is_some_and(|until| until <= run.now) {
+        let message =
+            "no other node than one that failed could run the pod; the next pod may use that node again";
+        End::new(Cause::NoOtherNode, Class::Neutral, message)
     } else if node_is_lost(run, node, now) {
         let message =
             "the node has not been Ready for liveness.heartbeatTimeoutSeconds, and nothing was committed";

@@ -151,8 +151,10 @@ pub struct EventSpec {
     pub reason: String,
     /// What was done to what. The API server counts events with the same reason and action as one series.
     pub action: String,
-    /// One sentence for people.
+    /// One sentence for people. It may contain a worker's text, which only readers of events may see.
     pub note: String,
+    /// The same for the log, without any text of a worker.
+    pub log: String,
 }
 
 /// Type of a Kubernetes event.

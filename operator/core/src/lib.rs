@@ -14,14 +14,20 @@
 //! | [`evidence`] | why an attempt ended, and who caused it: the order of the evidence |
 //! | `pod_end`, [`termination_message`], `deadlines` | the evidence itself: the pod's status, the worker's message, expired deadlines |
 //! | [`recovery`] | when a run is held, and how long the next attempt waits |
+//! | [`temporary_holds`] | which holds end by themselves, and when |
+//! | [`resync`] | when a run is looked at although nothing woke it |
+//! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
+//! | [`run_queue`] | which runs wait because their definition limits them |
 //! | `head_check` | what to do if the state at the head cannot be rebuilt |
 //! | [`version`] | which template the next attempt uses, and whether its image may resume the checkpoint |
 //! | [`revision`] | content-addressed templates of pods |
 //! | [`worker`] | the pod of an attempt |
+//! | `avoided_nodes` | the nodes that the next pod avoids |
 //! | `orphaned_pods` | pods to delete |
 //! | `run_stage`, `status` | the run's status and its Kubernetes events |
 //! | [`pod`] | how to read a pod's status |
 
+mod avoided_nodes;
 mod deadlines;
 pub mod decide;
 mod decision;
@@ -31,15 +37,19 @@ mod head_check;
 mod observed;
 mod orphaned_pods;
 pub mod pod;
+mod pod_create_error;
 mod pod_end;
 pub mod recovery;
+pub mod resync;
 pub mod revision;
+pub mod run_queue;
 mod run_stage;
 pub mod settings;
 mod status;
 mod store_consistency;
+pub mod temporary_holds;
 pub mod termination_message;
-mod text;
+pub mod text;
 pub mod version;
 pub mod worker;
 
@@ -47,5 +57,5 @@ pub use decide::decide;
 pub use decision::{Decision, Effect, EventLevel, EventSpec};
 pub use observed::{
     EffectResult, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod, ObservedStore,
-    PodCreateError,
 };
+pub use pod_create_error::{NamespaceQuota, PodCreateError};

@@ -1,6 +1,6 @@
 //! What the operator observed of a run at one moment.
 
-use dalsegno_crds::{Agent, AgentRun, Reason, RunDefaults, names};
+use dalsegno_crds::{Agent, AgentRun, RunDefaults, names};
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, PriorRun, RunRecord};
 use jiff::Timestamp;
@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
 
 use crate::pod;
+use crate::pod_create_error::{NamespaceQuota, PodCreateError};
 use crate::version::Templates;
 
 /// What the operator observed of a run. The operator fills it in, and [`Observed::apply`] updates it with the results
@@ -23,12 +24,18 @@ pub struct Observed {
     pub pods: Vec<ObservedPod>,
     /// The node of the current attempt, if the attempt has one.
     pub node: Option<ObservedNode>,
+    /// Number of nodes that are Ready.
+    pub ready_nodes: usize,
     /// The stored templates that were read.
     pub templates: Templates,
     /// The result of the last verification of the head.
     pub head: Option<ObservedHead>,
     /// The API server's last error when the current attempt's pod was created.
     pub pod_create_error: Option<PodCreateError>,
+    /// The quota that the run's namespace exceeds, while no try is due.
+    pub quota: Option<NamespaceQuota>,
+    /// Position of the run in the queue of its definition, from 1. `None`: it may start.
+    pub queue_position: Option<i32>,
     /// Whether a pod of another owner has the name of the current attempt's pod.
     pub name_taken: bool,
     /// Base URL of the gateway for workers, without a slash at the end.
@@ -114,32 +121,6 @@ impl ObservedHead {
     }
 }
 
-/// The API server did not create a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodCreateError {
-    /// HTTP status code.
-    pub code: u16,
-    /// Message of the API server.
-    pub message: String,
-    /// Number of consecutive errors for this attempt.
-    pub times: u32,
-    /// Time of the last error, by the operator's clock.
-    pub at: Timestamp,
-    /// Hash of the template of the rejected pod. If the current template has another hash, the error is outdated.
-    pub revision: String,
-}
-
-impl PodCreateError {
-    /// The reason, if the API server rejects the pod because of its namespace and not because of the pod itself.
-    pub fn namespace_reason(code: u16, message: &str) -> Option<Reason> {
-        match code {
-            403 if message.contains("exceeded quota") => Some(Reason::QuotaExceeded),
-            403 if message.contains("because it is being terminated") => Some(Reason::NamespaceTerminating),
-            _ => None,
-        }
-    }
-}
-
 /// The result of an effect.
 #[derive(Clone, Debug)]
 pub enum EffectResult {
@@ -157,6 +138,8 @@ pub enum EffectResult {
     NameTaken,
     /// The API server did not create the pod.
     PodNotCreated(PodCreateError),
+    /// The quota of the run's namespace has no room for the pod.
+    QuotaExceeded(NamespaceQuota),
 }
 
 impl Observed {
@@ -186,6 +169,7 @@ impl Observed {
                 self.templates.insert(revision, document);
             }
             EffectResult::Head(head) => self.head = Some(head),
+            EffectResult::QuotaExceeded(quota) => self.quota = Some(quota),
             EffectResult::NameTaken => self.name_taken = true,
             EffectResult::PodNotCreated(error) => self.pod_create_error = Some(error),
         }

@@ -3,38 +3,37 @@
 //! # Invariant
 //!
 //! A hold is never stored. It is derived from the row's counters, its past attempts and calls, and the spec. So a
-//! raised limit, a settled call or a granted budget lifts it at once.
+//! raised limit, a settled call or a granted budget lifts it at once. A hold whose cause may end without a person
+//! ends by itself; `temporary_holds` finds those.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
 use dalsegno_model::{Attempt, Class, RunRecord};
 use dalsegno_protocol::{Limits, Policy, nesting};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::observed::PodCreateError;
 use crate::settings::Settings;
+use crate::text::position;
 
-/// Number of consecutive attempts that never attached after which the run is held.
-const MAX_START_FAILURES: usize = 3;
 /// Number of consecutive refused versions after which the run is held.
 const MAX_VERSION_REFUSALS: usize = 2;
 /// Number of consecutive taken pod names after which the run is held.
 const MAX_NAMES_TAKEN: usize = 10;
-/// First and longest delay after the API server did not create a pod, in seconds.
-const CREATE_RETRY_SECONDS: (i64, i64) = (2, 60);
 
-/// Why a run gets no further pod until a person acts.
+/// Why a run gets no further pod until a person acts, or until a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Reason of the hold.
     pub reason: Reason,
     /// What happened. The status adds the reason's remediation.
     pub message: String,
+    /// When the hold ends by itself. `None`: only a person can end it.
+    pub retry_at: Option<Timestamp>,
 }
 
 impl Hold {
-    /// A hold for this reason.
+    /// A hold for this reason, until a person acts.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
+        Self { reason, message: message.into(), retry_at: None }
     }
 
     /// Whether the run fails instead of being held: the recovery budget is exhausted, and `recovery.onExhausted` is
@@ -48,7 +47,8 @@ impl Hold {
     }
 }
 
-/// Returns why the reserved attempt of this run must not get a pod. The first reason that applies is returned.
+/// Returns why the reserved attempt of this run must not get a pod until a person acts. The first reason that applies is
+/// returned.
 pub fn find_hold(row: &RunRecord, settings: &Settings, input: &str) -> Option<Hold> {
     input_too_large(input)
         .or_else(|| worker_fatal(row))
@@ -100,9 +100,9 @@ fn recovery_loop(row: &RunRecord, settings: &Settings) -> Option<Hold> {
         return None;
     }
     let last = counted_attempts(row).find(|it| it.end.as_ref().is_some_and(|end| end.class == Class::Crash));
-    let turn = row.head.as_ref().map_or(0, |head| head.turn);
+    let at = position(row.head.as_ref().map_or(0, |head| head.turn));
     let last = last.map_or_else(|| describe_last_end(row), describe_end);
-    let message = format!("{count} attempt(s) in a row made no progress after turn {turn}; {last}");
+    let message = format!("{count} attempt(s) in a row made no progress {at}; {last}");
     Some(Hold::new(Reason::RecoveryLoop, message))
 }
 
@@ -115,15 +115,11 @@ fn attempts_exhausted(row: &RunRecord, settings: &Settings) -> Option<Hold> {
 }
 
 fn disruptions_exhausted(row: &RunRecord, settings: &Settings) -> Option<Hold> {
-    let in_a_row = row.counters.disruptions_without_progress;
     let total = row.counters.disruptions.saturating_sub(row.counters.disruptions_base);
-    let what = if in_a_row >= settings.max_disruptions_without_progress {
-        format!("{in_a_row} disruption(s) in a row without progress")
-    } else {
-        let most = settings.max_disruptions.filter(|most| total > *most)?;
-        format!("{total} disruption(s), and at most {most} are recovered")
-    };
-    Some(Hold::new(Reason::DisruptionsExhausted, format!("{what}; {}", describe_last_end(row))))
+    let most = settings.max_disruptions.filter(|most| total > *most)?;
+    let message =
+        format!("{total} disruption(s), and at most {most} are recovered; {}", describe_last_end(row));
+    Some(Hold::new(Reason::DisruptionsExhausted, message))
 }
 
 fn version_refused(row: &RunRecord) -> Option<Hold> {
@@ -139,22 +135,6 @@ fn names_taken(row: &RunRecord) -> Option<Hold> {
     (taken >= MAX_NAMES_TAKEN).then(|| Hold::new(Reason::NameCollision, message))
 }
 
-/// Returns a hold if too many attempts in a row never attached, all of them with the template of this revision. `pinned`:
-/// it is not the definition's current template.
-pub fn find_start_hold(row: &RunRecord, revision: &str, pinned: bool) -> Option<Hold> {
-    let has_template = |it: &Attempt| it.revision.as_deref().is_none_or(|it| it == revision);
-    let failures = consecutive(row, |it| is_start_failure(it) && has_template(it));
-    if failures < MAX_START_FAILURES {
-        return None;
-    }
-    let no_image = counted_attempts(row).next().is_some_and(|it| ended_by(it, Cause::ImageUnavailable));
-    let reason = if pinned && no_image { Reason::PinnedImageUnavailable } else { Reason::CannotStart };
-    Some(Hold::new(
-        reason,
-        format!("{failures} attempts in a row never attached; {}", describe_last_end(row)),
-    ))
-}
-
 /// When the reserved attempt may get its pod: the end of the last attempt, by the store's clock, plus a delay. `None`
 /// means at once.
 ///
@@ -166,8 +146,12 @@ pub fn next_attempt_time(row: &RunRecord, settings: &Settings) -> Option<Timesta
     let initial = i64::from(settings.backoff_initial_seconds) * 1_000;
     let max = i64::from(settings.backoff_max_seconds) * 1_000;
     let delay = initial.saturating_mul(1_i64 << doublings.min(30)).min(max).max(0);
-    let jittered = delay * (1_000 - i64::from(jitter(row) % 201)) / 1_000;
-    last.ended_at?.checked_add(SignedDuration::from_millis(jittered)).ok()
+    last.ended_at?.checked_add(jittered(row, SignedDuration::from_millis(delay))).ok()
+}
+
+/// The delay times 0.8 to 1.
+pub(crate) fn jittered(row: &RunRecord, delay: SignedDuration) -> SignedDuration {
+    delay * (1_000 - jitter(row) % 201).cast_signed() / 1_000
 }
 
 /// How often the first delay is doubled. `None` means no delay.
@@ -189,14 +173,6 @@ fn doublings(row: &RunRecord, last: &Attempt) -> Option<u32> {
         // A crash during an outage of the gateways.
         Class::Neutral => Some(0),
     }
-}
-
-/// Remaining time until the creation of a rejected pod is tried again. `None` means at once.
-pub fn create_retry_delay(error: &PodCreateError, now: Timestamp) -> Option<SignedDuration> {
-    let (first, longest) = CREATE_RETRY_SECONDS;
-    let delay = (first << error.times.saturating_sub(1).min(16)).min(longest);
-    let left = SignedDuration::from_secs(delay) - now.duration_since(error.at);
-    left.is_positive().then_some(left)
 }
 
 /// Describes for people how the previous attempt ended. Empty if there was none.
@@ -240,21 +216,23 @@ fn jitter(row: &RunRecord) -> u32 {
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The past attempts since the last granted budget, the latest first.
-fn counted_attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
-    row.past.iter().filter(|it| it.number > row.reset_attempt)
+/// The past attempts since the last granted budget, the latest first. An attempt that only waited for another node says
+/// nothing about the run.
+pub(crate) fn counted_attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
+    let is_counted = |it: &&Attempt| it.number > row.reset_attempt && !ended_by(it, Cause::NoOtherNode);
+    row.past.iter().filter(is_counted)
 }
 
 /// How many of the latest counted attempts meet a condition without interruption.
-fn consecutive(row: &RunRecord, is: impl Fn(&Attempt) -> bool) -> usize {
+pub(crate) fn consecutive(row: &RunRecord, is: impl Fn(&Attempt) -> bool) -> usize {
     counted_attempts(row).take_while(|it| is(it)).count()
 }
 
-fn ended_by(attempt: &Attempt, cause: Cause) -> bool {
+pub(crate) fn ended_by(attempt: &Attempt, cause: Cause) -> bool {
     attempt.end.as_ref().is_some_and(|end| end.cause == cause)
 }
 
-fn is_start_failure(attempt: &Attempt) -> bool {
+pub(crate) fn is_start_failure(attempt: &Attempt) -> bool {
     attempt.end.as_ref().is_some_and(|end| {
         let never_started =
             matches!(end.cause, Cause::StartDeadline | Cause::ImageUnavailable | Cause::StartFailed);
@@ -264,12 +242,12 @@ fn is_start_failure(attempt: &Attempt) -> bool {
 
 fn describe_end(attempt: &Attempt) -> String {
     let number = attempt.number;
-    let turn = attempt.turn_at_end.unwrap_or(attempt.turn_at_start);
+    let at = position(attempt.turn_at_end.unwrap_or(attempt.turn_at_start));
     match &attempt.end {
         Some(end) if end.message.is_empty() => {
-            format!("attempt {number} ended after turn {turn}: {}", end.cause)
+            format!("attempt {number} ended {at}: {}", end.cause)
         }
-        Some(end) => format!("attempt {number} ended after turn {turn}: {}: {}", end.cause, end.message),
-        None => format!("attempt {number} ended after turn {turn}"),
+        Some(end) => format!("attempt {number} ended {at}: {}: {}", end.cause, end.message),
+        None => format!("attempt {number} ended {at}"),
     }
 }

@@ -2,11 +2,11 @@
 
 use dalsegno_crds::{AgentRunStatus, Reason, Summary};
 use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::observed::PodCreateError;
 use crate::pod;
+use crate::pod_create_error::PodCreateError;
 use crate::recovery::{Hold, recovery_reason};
 use crate::text::reason_and_message;
 
@@ -17,6 +17,8 @@ pub(crate) enum RunStage {
     StoreUnavailable(String),
     /// A person must act.
     Held(Hold),
+    /// The run waits for its place among the runs of its definition. Holds its position, from 1.
+    Queued(i32),
     /// The next attempt waits until this time.
     BackingOff(Timestamp),
     /// The current attempt's worker has not attached. Holds why, as a reason and a message.
@@ -52,16 +54,26 @@ impl RunStage {
         }
     }
 
-    /// The stage of an attempt whose pod the API server did not create.
-    pub(crate) fn of_create_error(error: &PodCreateError) -> Self {
+    /// The stage of an attempt whose pod the API server did not create. A run that is held for it stays held until a pod is
+    /// created: a new operator does not know how often the API server has refused.
+    pub(crate) fn of_create_error(error: &PodCreateError, old: Option<&AgentRunStatus>) -> Self {
         let message = error.message.clone();
         if let Some(reason) = PodCreateError::namespace_reason(error.code, &message) {
             return Self::Starting(reason, message);
         }
         match error.code {
             400 | 422 => Self::Held(Hold::new(Reason::TemplateInvalid, message)),
+            _ if error.is_persistent() || old.is_some_and(is_held_as_refused) => {
+                let retry_at = Some(error.retry_at());
+                Self::Held(Hold { retry_at, ..Hold::new(Reason::PodRefused, message) })
+            }
             _ => Self::Starting(Reason::PodRefused, message),
         }
+    }
+
+    /// Whether no worker is attached, and the next one is on its way.
+    pub(crate) fn is_recovering(&self) -> bool {
+        matches!(self, Self::BackingOff(_) | Self::Starting(..) | Self::StartInProgress)
     }
 
     /// Whether the status is not changed. A held run stays held while the store is unavailable.
@@ -69,9 +81,12 @@ impl RunStage {
         match self {
             Self::OrphanedTerminal | Self::EffectsPending | Self::StartInProgress => true,
             Self::StoreUnavailable(_) => old.summary == Some(Summary::Held),
-            Self::Held(_) | Self::BackingOff(_) | Self::Starting(..) | Self::Running | Self::Terminal => {
-                false
-            }
+            Self::Held(_)
+            | Self::Queued(_)
+            | Self::BackingOff(_)
+            | Self::Starting(..)
+            | Self::Running
+            | Self::Terminal => false,
         }
     }
 
@@ -85,6 +100,7 @@ impl RunStage {
         match self {
             Self::Held(hold) => (Summary::Held, hold.reason),
             Self::StoreUnavailable(_) => (unchanged, Reason::StoreUnavailable),
+            Self::Queued(_) => (Summary::Pending, Reason::Queued),
             Self::BackingOff(_) => {
                 (Summary::BackingOff, row.and_then(recovery_reason).unwrap_or(Reason::BackingOff))
             }
@@ -105,6 +121,20 @@ impl RunStage {
             }
         }
     }
+}
+
+/// How long a run that has lost its worker stays Ready. Most recoveries take seconds.
+const READY_WITHOUT_WORKER: SignedDuration = SignedDuration::from_mins(3);
+
+/// When a run whose worker has ended stops being Ready, by the store's clock. `None`: no worker has ever attached.
+pub(crate) fn ready_until(row: &RunRecord) -> Option<Timestamp> {
+    let attempts = std::iter::once(&row.attempt).chain(&row.past);
+    let last = attempts.filter(|it| it.attached_at.is_some()).max_by_key(|it| it.number)?;
+    Some(last.ended_at? + READY_WITHOUT_WORKER)
+}
+
+fn is_held_as_refused(old: &AgentRunStatus) -> bool {
+    (old.summary, old.reason) == (Some(Summary::Held), Some(Reason::PodRefused))
 }
 
 /// How a finished run ended, as `summary` and `reason`.

@@ -15,10 +15,11 @@ pub struct Settings {
     pub on_mismatch: OnMismatch,
     /// `recovery.maxRecoveryAttempts` \[20\]: number of crashes that are recovered. The next crash holds the run.
     pub max_recovery_attempts: i32,
-    /// `recovery.maxAttemptsWithoutProgress` \[3\]: the run is held when the counter reaches this number.
+    /// `recovery.maxAttemptsWithoutProgress` \[12\]: the run is held when the counter reaches this number.
     pub max_attempts_without_progress: i32,
-    /// `recovery.maxDisruptionsWithoutProgress` \[10\]: the run is held when the counter reaches this number.
-    pub max_disruptions_without_progress: i32,
+    /// `recovery.maxDisruptionsWithoutProgress` \[10 in at least 10 minutes\]: the run is held when the counter reaches
+    /// this number.
+    pub max_disruptions_without_progress: Option<i32>,
     /// `recovery.maxDisruptions` \[unlimited\]: number of disruptions that are recovered. The next one holds the run.
     pub max_disruptions: Option<i32>,
     /// `recovery.backoff.initialSeconds` \[1\].
@@ -73,8 +74,8 @@ impl Settings {
         Self {
             on_mismatch: first!(version_policy.on_mismatch).unwrap_or(OnMismatch::Pin),
             max_recovery_attempts: first!(recovery.max_recovery_attempts).unwrap_or(20),
-            max_attempts_without_progress: first!(recovery.max_attempts_without_progress).unwrap_or(3),
-            max_disruptions_without_progress: first!(recovery.max_disruptions_without_progress).unwrap_or(10),
+            max_attempts_without_progress: first!(recovery.max_attempts_without_progress).unwrap_or(12),
+            max_disruptions_without_progress: first!(recovery.max_disruptions_without_progress),
             max_disruptions: first!(recovery.max_disruptions),
             backoff_initial_seconds: first!(recovery.backoff.initial_seconds).unwrap_or(1),
             backoff_max_seconds: first!(recovery.backoff.max_seconds).unwrap_or(300),

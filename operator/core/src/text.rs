@@ -10,6 +10,11 @@ pub(crate) const CONDITION_MESSAGE_BYTES: usize = 2_048;
 
 const ELLIPSIS: char = '…';
 
+/// Where a run or an attempt is: before its first turn, or after the turn that it has committed last.
+pub fn position(turn: i32) -> String {
+    if turn == 0 { "before turn 1".to_owned() } else { format!("after turn {turn}") }
+}
+
 /// Keeps the beginning of a text.
 pub(crate) fn keep_start(text: &str, bytes: usize) -> String {
     let text = printable(text);

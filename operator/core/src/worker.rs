@@ -5,10 +5,10 @@
 //! The pod is JSON: the template as the user wrote it, with the operator's additions. So the API server receives also the
 //! fields that this program does not know, and reports the ones that it does not know itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
-use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, Cause, InputSource, names};
+use dalsegno_crds::{AgentDefinition, AgentRun, AgentRunSpec, InputSource, names};
 use dalsegno_model::{RunId, RunRecord};
 use dalsegno_protocol::{AUDIENCE, env};
 use k8s_openapi::api::core::v1::{
@@ -18,6 +18,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
+use crate::avoided_nodes;
+use crate::observed::Observed;
 use crate::revision::Document;
 use crate::version::ChosenTemplate;
 
@@ -26,13 +28,10 @@ const MOUNT_PATH: &str = "/var/run/dalsegno";
 const TOKEN_FILE: &str = "token";
 const INPUT_FILE: &str = "input";
 
-/// Field of a node affinity.
-const PREFERRED_NODES: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-
 /// Lifetime of a worker's token, in seconds. The kubelet renews it.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// No pod can be built from a template.
+/// Why no pod can be built from a template.
 #[derive(Debug)]
 pub enum TemplateError {
     /// The template is not a valid pod template. The source names the field.
@@ -78,8 +77,9 @@ pub fn build_pod(
     run: &AgentRun,
     row: &RunRecord,
     template: &ChosenTemplate,
-    gateway_url: &str,
+    observed: &Observed,
 ) -> Result<Value, TemplateError> {
+    let gateway_url = &observed.gateway_url;
     let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
     let params = PodParams { run, id: row.id, attempt: row.attempt.number, turn, position, gateway_url };
     let ChosenTemplate { document, pinned } = template;
@@ -87,7 +87,7 @@ pub fn build_pod(
     if *pinned {
         pod["metadata"]["annotations"][names::ANNOTATION_PINNED] = document.hash().into();
     }
-    avoid_lost_nodes(&mut pod["spec"], row);
+    avoided_nodes::apply(&mut pod, row, observed);
     Ok(pod)
 }
 
@@ -146,7 +146,7 @@ fn worker_container_name(containers: &[Value]) -> &str {
 }
 
 /// Takes a list out of an object. Empty if the object has no such list.
-fn take_list(object: &mut Value, field: &str) -> Vec<Value> {
+pub(crate) fn take_list(object: &mut Value, field: &str) -> Vec<Value> {
     match object.get_mut(field).map(Value::take) {
         Some(Value::Array(list)) => list,
         _ => Vec::new(),
@@ -164,6 +164,7 @@ fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> Ob
         (names::LABEL_ATTEMPT.to_owned(), attempt.to_string()),
     ]);
     let mut annotations = without_reserved_keys(template.annotations);
+    annotations.entry(names::ANNOTATION_SAFE_TO_EVICT.to_owned()).or_insert_with(|| "true".to_owned());
     annotations.extend([
         (names::ANNOTATION_REVISION.to_owned(), document.hash()),
         (names::ANNOTATION_TURN.to_owned(), format!("{turn}/{position}")),
@@ -272,22 +273,4 @@ fn annotation_file() -> DownwardAPIVolumeFile {
         }),
         ..DownwardAPIVolumeFile::default()
     }
-}
-
-/// Prefers other nodes than those that the latest attempts were lost on. The scheduler learns of a dead node later than
-/// the operator.
-fn avoid_lost_nodes(spec: &mut Value, row: &RunRecord) {
-    let lost_by = |cause: Cause| matches!(cause, Cause::NodeLost | Cause::Silent);
-    let just_lost = row.past.iter().take_while(|it| it.end.as_ref().is_some_and(|end| lost_by(end.cause)));
-    let lost: BTreeSet<String> = just_lost.filter_map(|it| it.node.clone()).collect();
-    if lost.is_empty() {
-        return;
-    }
-    // Kubernetes allows only one name in a requirement on `metadata.name`.
-    let not_on = |node: &String| json!({ "key": "metadata.name", "operator": "NotIn", "values": [node] });
-    let fields: Vec<Value> = lost.iter().map(not_on).collect();
-    let affinity = &mut spec["affinity"]["nodeAffinity"];
-    let mut preferred = take_list(affinity, PREFERRED_NODES);
-    preferred.push(json!({ "weight": 100, "preference": { "matchFields": fields } }));
-    affinity[PREFERRED_NODES] = preferred.into();
 }

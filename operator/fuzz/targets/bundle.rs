@@ -1,5 +1,5 @@
-//! Bundles, the only files that come from strangers. Every input is verified without a panic. A bundle that is signed with
-//! the golden bundles' key and has no problem is one of the golden bundles.
+//! Bundles, the only files that come from other parties. Every input is verified without a panic. A bundle that is
+//! signed with the golden bundles' key and has no problem is one of the golden bundles.
 
 #![no_main]
 

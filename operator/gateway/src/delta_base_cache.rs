@@ -9,7 +9,7 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 /// Expected number of cached states; only a hint for the cache.
 const EXPECTED_STATES: usize = 1_024;
 
-/// Bytes of a cache entry beside its state.
+/// Estimated bytes of a cache entry without its state.
 const ENTRY_OVERHEAD: u64 = 256;
 
 /// States by run, within a limit of bytes. `None` if no cache can be built.

@@ -148,7 +148,7 @@ impl Texts<'_> {
         Some((self.range_of(payload), serde_json::to_string(&self.as_bytes(json)?).ok()?))
     }
 
-    /// A full state becomes the one channel that stands for it, because only the value of a channel can be bytes.
+    /// A full state becomes a single channel, because only the value of a channel can be bytes.
     fn state(&self, state: &RawValue) -> Option<(Range<usize>, String)> {
         let bytes = self.as_bytes(state)?;
         let range = self.range_of(state);

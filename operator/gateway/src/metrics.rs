@@ -42,7 +42,7 @@ struct FailureLabel {
 }
 
 /// How a store call can fail.
-const FAILURES: [&str; 5] = ["unavailable", "timeout", "corrupt", "rejected", "unusable"];
+const FAILURES: [&str; 6] = ["unavailable", "timeout", "corrupt", "rejected", "unusable", "storage-full"];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -125,6 +125,7 @@ impl Metrics {
         let outcome = match committed {
             Ok(committed) => commit_outcome(committed),
             Err(ApiProblem(Problem { code: Code::CheckpointCorrupt, .. })) => "corrupt",
+            Err(ApiProblem(Problem { code: Code::StorageFull, .. })) => "storage-full",
             Err(_) => "unavailable",
         };
         let outcome = OutcomeLabel { outcome };
@@ -136,6 +137,7 @@ impl Metrics {
     pub(crate) fn store_call_failed(&self, error: &Error) {
         self.store_failure(match error {
             Error::Unavailable { .. } => "unavailable",
+            Error::StorageFull { .. } => "storage-full",
             Error::Corrupt { .. } => "corrupt",
             Error::Unusable(_) => "unusable",
             // An ordinary answer: the data was deleted on purpose.

@@ -11,6 +11,8 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Seconds after which the client may retry.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+/// The same, for a full volume: space does not appear within a second.
+const RETRY_AFTER_FULL: HeaderValue = HeaderValue::from_static("5");
 
 /// An error answer: a problem document with its status and, if a retry can help, `Retry-After`.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl ApiProblem {
         Self::new(Code::NotFound, "there is no run of this id; use the URL in DALSEGNO_URL unchanged")
     }
 
-    /// `turn` is not committed; `None`: no turn is.
+    /// This turn is not committed. `None`: no turn is committed at all.
     pub(crate) fn no_such_turn(turn: Option<i32>) -> Self {
         Self::new(
             Code::NotFound,
@@ -144,6 +146,14 @@ impl ApiProblem {
         )
     }
 
+    pub(crate) fn storage_full() -> Self {
+        Self::new(
+            Code::StorageFull,
+            "the store's volume is almost full, so nothing was stored; send the same bytes again until an answer comes. \
+             Calls and the end of the run are still accepted. An administrator must add space to the volume",
+        )
+    }
+
     pub(crate) fn signing_key_unusable() -> Self {
         Self::new(
             Code::Unavailable,
@@ -197,7 +207,8 @@ impl IntoResponse for ApiProblem {
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, PROBLEM)], body).into_response();
         if matches!(status.as_u16(), 429 | 503) {
-            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+            let seconds = if problem.code == Code::StorageFull { RETRY_AFTER_FULL } else { RETRY_AFTER };
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response.extensions_mut().insert(problem.code);
         response

@@ -26,7 +26,8 @@ impl Gateway {
     ///
     /// # Errors
     ///
-    /// `UNAVAILABLE` if there was no answer, or if too many calls wait already; the client shall retry.
+    /// `UNAVAILABLE` if there was no answer, or if too many calls wait already; the client shall retry. `STORAGE_FULL` if
+    /// the store's volume is full; the client shall retry.
     /// `CHECKPOINT_CORRUPT` or `NOT_FOUND` if the data is damaged or deleted; a retry does not help.
     pub(crate) async fn call_with_retry<T, F>(
         &self,
@@ -100,6 +101,8 @@ fn log_failure(operation: &'static str, error: Option<&Error>) -> ApiProblem {
             tracing::error!(operation, error = error_chain(error), "data in the store is damaged");
             return ApiProblem::corrupt();
         }
+        // Without a log line: the store itself reports that its volume is full.
+        Some(Error::StorageFull { .. }) => return ApiProblem::storage_full(),
         Some(error) => tracing::warn!(operation, error = error_chain(error), "the store call failed"),
         None => tracing::warn!(operation, "the store call timed out"),
     }

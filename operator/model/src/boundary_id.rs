@@ -48,7 +48,7 @@ impl fmt::Display for BoundaryId {
     }
 }
 
-/// The number that stands for a boundary in rows and hashes: 1 plan, 2 result.
+/// The number of a boundary in rows and hashes: 1 plan, 2 result.
 pub fn boundary_number(boundary: Boundary) -> u8 {
     match boundary {
         Boundary::Plan => 1,

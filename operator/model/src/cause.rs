@@ -47,6 +47,8 @@ string_enum! {
         ProgressDeadline,
         /// The worker did not attach within `startDeadlineSeconds`.
         StartDeadline,
+        /// No other node than one that failed could run the pod.
+        NoOtherNode,
         /// The image cannot be pulled.
         ImageUnavailable,
         /// The worker's container could not be started, for example because its command does not exist.

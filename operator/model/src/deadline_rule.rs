@@ -1,13 +1,14 @@
-//! When a deadline of an attempt has expired: one table for whoever holds a run's record, and for the poll's SQL.
+//! When a deadline of an attempt has expired: one table for readers of a run's record and for the SQL of the deadline
+//! poll.
 //!
-//! An outage of the gateways is not charged to a worker. A deadline expires only while the gateways send their heartbeat,
-//! and a clock that started before that began again has its full length from there.
+//! An outage of the gateways is not charged to a worker. A deadline expires only while the gateways send their
+//! heartbeat. After an outage, every clock that started earlier begins again with its full length.
 
 use jiff::Timestamp;
 
 use crate::{AttemptState, CANCEL_REPORTED_MS, CANCEL_UNREPORTED_MS, Deadline, HEARTBEAT_GAP_MS, RunRecord};
 
-/// A moment that a clock may start at, as the run's row has it.
+/// A time in the run's row from which a deadline is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockStart {
     /// A person requested a cancel.

@@ -12,6 +12,15 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The store's volume is full, or almost full: nothing was written. Send the same call again once there is space.
+    #[error("the store's volume is full while {operation}")]
+    StorageFull {
+        /// The operation that failed.
+        operation: &'static str,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The database returned data that this code cannot interpret.
     #[error("unexpected store response while {operation}: {detail}")]
     Corrupt {

@@ -28,7 +28,7 @@ mod store;
 mod string_enum;
 mod worker;
 
-pub use anchor::{AnchorRow, HeadsToAnchor, RUNS_PER_ANCHOR};
+pub use anchor::{AnchorRow, HeadsToAnchor, LEAVES_PER_ANCHOR, NewAnchor};
 pub use attempt::*;
 pub use audit::RequestedBy;
 pub use boundary::*;

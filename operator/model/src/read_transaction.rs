@@ -5,10 +5,11 @@ use dalsegno_protocol::Call;
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use crate::anchor::AnchoredHead;
 use crate::boundary_id::boundary_number;
 use crate::{
-    AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, PayloadLoss, Result, RunId,
-    RunOutcome,
+    AnchorRow, AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, PayloadLoss, Result,
+    RunId, RunOutcome,
 };
 
 /// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
@@ -32,8 +33,14 @@ pub trait ReadTransaction: Send {
     /// A parent comes before its children.
     async fn boundaries(&mut self, after: BoundaryKey, to: RunId) -> Result<Vec<StoredBoundary>>;
 
-    /// Lines of anchors with a number higher than `after`, in order; each with its number.
-    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>>;
+    /// Anchors with a number higher than `after`, in order.
+    async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>>;
+
+    /// Leaves in the order of anchor and run; each with the number of its anchor.
+    async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>>;
+
+    /// Leaves in the order of run and anchor, for runs up to and including `to`; each with the number of its anchor.
+    async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>>;
 
     /// All snapshots of one run, in the order of their boundaries. Each is compared with the state that is rebuilt
     /// from the boundaries, unless these were dropped. Earlier snapshots that passed the check are used for the
@@ -63,6 +70,36 @@ impl AuditKey {
     /// Before all rows of a run.
     pub fn before(run: RunId) -> Self {
         Self { run, seq: i64::MIN }
+    }
+}
+
+/// The position of a leaf among those of all anchors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeafKey {
+    /// Number of the anchor.
+    pub anchor: i64,
+    /// The leaf's run.
+    pub run: RunId,
+}
+
+impl LeafKey {
+    /// Before all leaves.
+    pub const FIRST: Self = Self { anchor: i64::MIN, run: NO_RUN };
+}
+
+/// The position of a leaf among those of all runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunLeafKey {
+    /// The leaf's run.
+    pub run: RunId,
+    /// Number of the anchor.
+    pub anchor: i64,
+}
+
+impl RunLeafKey {
+    /// Before all leaves of a run.
+    pub fn before(run: RunId) -> Self {
+        Self { run, anchor: i64::MIN }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Records and events: data that SDKs store and read beside the state.
+//! Records and events: data that SDKs store and read in addition to the state.
 
 use dalsegno_protocol::{Event, Record, RecordOp};
 use uuid::Uuid;

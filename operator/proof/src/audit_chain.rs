@@ -16,12 +16,14 @@ pub struct AuditChain {
     begins: Option<(i64, Digest)>,
     /// The last pruned row, according to the latest row that records a prune.
     pruned_to: Option<(i64, Digest)>,
+    /// Number of that row.
+    pruned_by: i64,
 }
 
 impl AuditChain {
     /// An empty chain.
     pub fn new(run: RunId) -> Self {
-        Self { run, seq: 0, hash: NO_PARENT, begins: None, pruned_to: None }
+        Self { run, seq: 0, hash: NO_PARENT, begins: None, pruned_to: None, pruned_by: 0 }
     }
 
     /// Adds the next row.
@@ -31,7 +33,9 @@ impl AuditChain {
             (self.seq, self.hash) = (row.seq - 1, row.parent_hash);
             self.begins = Some((self.seq, self.hash));
         }
-        self.pruned_to = audit::pruned_to(row).or(self.pruned_to);
+        if let Some(pruned_to) = audit::pruned_to(row) {
+            (self.pruned_to, self.pruned_by) = (Some(pruned_to), row.seq);
+        }
         let (before, parent) = (self.seq, self.hash);
         (self.seq, self.hash) = (row.seq, row.hash);
         let header = AuditHeader {
@@ -72,6 +76,11 @@ impl AuditChain {
             }
             begins => Ok(begins),
         }
+    }
+
+    /// Number of the last row that records a prune; 0 if there is none.
+    pub fn pruned_by(&self) -> i64 {
+        self.pruned_by
     }
 
     /// To be called after the last row: checks it against the run's own row.

@@ -4,7 +4,8 @@ use dalsegno_format::keys;
 use dalsegno_model::read_transaction::{EVERY_RUN, RunHead};
 use dalsegno_model::{Error, ReadTransaction, Result, RunId};
 
-use super::anchor_index::AnchorIndex;
+use super::anchor_chain::{ProvenAnchors, check_anchors};
+use super::anchored_run::{AnchoredRun, RecordedPrune};
 use super::anchors::Anchors;
 use super::audit_chain::AuditChain;
 use super::audit_reconciler::{AuditReconciler, StoredRun};
@@ -33,21 +34,35 @@ pub struct Summary {
     /// of each run. It is not necessarily damage, but the rows of data keys are not protected: anybody who changes
     /// one can cause this.
     pub locked: u64,
+    /// Runs that are exactly where a proven anchor says: one of the copy, or one that leads to it. Without a copy, one
+    /// of the store.
+    pub proven: u64,
     /// Problems that were reported.
     pub problems: u64,
 }
 
-/// Checks all anchors and runs, and reports every problem. Holds one page of each kind of row, what anchors name, and
-/// the undone boundaries and the calls of one run. `copy`: anchors stored outside of the database; empty if there is
-/// no copy.
+/// Checks all anchors and runs, and reports every problem. Holds one page of each kind of row, and of one run what
+/// anchors name, the undone boundaries and the calls. `copy`: anchors stored outside of the database; empty if there
+/// is no copy.
 pub async fn check_store(
     reading: &mut dyn ReadTransaction,
     copy: Anchors,
     report: &mut (dyn FnMut(Problem) + Send),
 ) -> Result<Summary> {
-    let mut summary = Summary::default();
-    let anchored = anchors(reading, copy, &mut summary, report).await?;
-    let mut checker = RunChecker { rows: SortedRows::all(reading), anchored };
+    check_store_and_anchors(reading, &copy, report).await.map(|(summary, _)| summary)
+}
+
+/// As [`check_store`]. Also returns which anchors of the store are proven.
+pub async fn check_store_and_anchors(
+    reading: &mut dyn ReadTransaction,
+    copy: &Anchors,
+    report: &mut (dyn FnMut(Problem) + Send),
+) -> Result<(Summary, ProvenAnchors)> {
+    let (anchors, problems) = check_anchors(reading, copy).await?;
+    let mut summary =
+        Summary { anchors: anchors.count() as u64, problems: problems.len() as u64, ..Summary::default() };
+    problems.into_iter().for_each(&mut *report);
+    let mut checker = RunChecker { rows: SortedRows::all(reading), anchors: &anchors };
     let mut after = None;
     loop {
         let page = checker.rows.reading.runs(after).await?;
@@ -59,48 +74,13 @@ pub async fn check_store(
         }
     }
     checker.orphaned_rows(EVERY_RUN, &mut summary, report).await?;
-    for problem in checker.anchored.missing_runs() {
-        summary.problems += 1;
-        report(problem);
-    }
-    Ok(summary)
-}
-
-/// Compares the store's anchors with the copy, and returns everything that both name.
-async fn anchors(
-    reading: &mut dyn ReadTransaction,
-    copy: Anchors,
-    summary: &mut Summary,
-    report: ReportFn<'_>,
-) -> Result<AnchorIndex> {
-    let mut stored_anchors = Anchors::default();
-    let mut after = i64::MIN;
-    let mut problems = copy.breaks(false);
-    loop {
-        let page = reading.anchors(after).await?;
-        let Some((last, _)) = page.last() else { break };
-        after = *last;
-        for (seq, line) in &page {
-            problems.extend(stored_anchors.add_stored(&format!("anchor {seq}"), line));
-        }
-    }
-    problems.extend(stored_anchors.breaks(true));
-    problems.extend(copy.missing_from(&stored_anchors));
-    summary.anchors = stored_anchors.count() as u64;
-    summary.problems += problems.len() as u64;
-    problems.into_iter().for_each(report);
-    // Whoever can write to the store can create anchors for anything. If there is a copy, the store's own anchors do
-    // not justify missing rows.
-    let may_replace = copy.count() == 0;
-    let mut anchored = copy.index;
-    anchored.merge(stored_anchors.index, may_replace);
-    Ok(anchored)
+    Ok((summary, anchors))
 }
 
 /// Checks one run after the other.
 struct RunChecker<'r> {
     rows: SortedRows<'r>,
-    anchored: AnchorIndex,
+    anchors: &'r ProvenAnchors,
 }
 
 type ReportFn<'t> = &'t mut (dyn FnMut(Problem) + Send);
@@ -108,7 +88,11 @@ type ReportFn<'t> = &'t mut (dyn FnMut(Problem) + Send);
 impl RunChecker<'_> {
     async fn run(&mut self, run: &RunHead, summary: &mut Summary, report: ReportFn<'_>) -> Result<()> {
         let mut problems = Vec::new();
-        let mut anchored_run = self.anchored.take_run(run.id);
+        let mut anchored_run = AnchoredRun::default();
+        while let Some((anchor, leaf)) = self.rows.next_leaf(|of| of == run.id).await? {
+            anchored_run.add(&leaf, self.anchors.is_proven(anchor));
+        }
+        summary.proven += u64::from(anchored_run.proves(run));
         let mut chain = AuditChain::new(run.id);
         let mut reconciler = AuditReconciler::default();
         while let Some((_, row)) = self.rows.next_audit(|of| of == run.id).await? {
@@ -118,7 +102,12 @@ impl RunChecker<'_> {
             summary.audit += 1;
         }
         match chain.pruned() {
-            Ok(last) => problems.extend(last.and_then(|last| anchored_run.check_pruned(run.id, last))),
+            Ok(Some(last)) => {
+                let are_anchors_pruned = self.anchors.are_pruned();
+                let prune = RecordedPrune { last, row: chain.pruned_by(), are_anchors_pruned };
+                problems.extend(anchored_run.check_pruned(run.id, prune));
+            }
+            Ok(None) => {}
             Err(problem) => problems.push(problem),
         }
         problems.extend(chain.end(run.audit_seq, &run.audit_hash));
@@ -167,6 +156,13 @@ impl RunChecker<'_> {
         }
         while let Some(boundary) = self.rows.next_boundary(|of| of < next).await? {
             report_orphan(boundary.run);
+        }
+        let mut last_missing = None;
+        while let Some((_, leaf)) = self.rows.next_leaf(|of| of < next).await? {
+            if last_missing.replace(leaf.run) != Some(leaf.run) {
+                summary.problems += 1;
+                report(Problem::of(leaf.run, "runs", "anchors name the run, and it is missing"));
+            }
         }
         Ok(())
     }

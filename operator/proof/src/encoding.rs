@@ -1,7 +1,7 @@
 //! Text encodings of bytes.
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use dalsegno_format::header;
 use dalsegno_model::Digest;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -44,6 +44,24 @@ impl<const N: usize> Serialize for Bytes<N> {
 impl<'de, const N: usize> Deserialize<'de> for Bytes<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = STANDARD.decode(String::deserialize(deserializer)?).map_err(de::Error::custom)?;
+        let bytes = bytes.try_into().map_err(|_| de::Error::custom(format!("it is not {N} bytes long")))?;
+        Ok(Self(bytes))
+    }
+}
+
+/// Bytes in base64 without padding, for lines that must be short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unpadded<const N: usize>(pub [u8; N]);
+
+impl<const N: usize> Serialize for Unpadded<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD_NO_PAD.encode(self.0))
+    }
+}
+
+impl<'de, const N: usize> Deserialize<'de> for Unpadded<N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = STANDARD_NO_PAD.decode(String::deserialize(deserializer)?).map_err(de::Error::custom)?;
         let bytes = bytes.try_into().map_err(|_| de::Error::custom(format!("it is not {N} bytes long")))?;
         Ok(Self(bytes))
     }

@@ -5,7 +5,8 @@
 //! problem and not as a thousand.
 
 mod anchor;
-mod anchor_index;
+mod anchor_chain;
+mod anchored_run;
 mod anchors;
 mod audit_chain;
 mod audit_claims;
@@ -15,23 +16,25 @@ pub mod bundle;
 mod calls;
 mod check;
 mod encoding;
+mod integrity_scan;
+mod merkle;
 mod problem;
 mod records;
 mod retention;
 mod run;
 mod signing;
 mod sorted_rows;
-mod survey;
 pub mod verify;
 
-pub use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor, RUNS_PER_ANCHOR};
+pub use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor};
 
-pub use anchor::Anchor;
+pub use anchor::{Anchor, AnchorLine};
+pub use anchor_chain::ProvenAnchors;
 pub use anchors::Anchors;
 pub use audit_chain::AuditChain;
 pub use boundary_chain::BoundaryChain;
-pub use check::{Summary, check_store};
+pub use check::{Summary, check_store, check_store_and_anchors};
+pub use integrity_scan::{Corruption, IntegrityScan, ScanReport};
 pub use problem::Problem;
 pub use run::{Checked, check_run};
 pub use signing::{PublicKey, Signer, is_signed};
-pub use survey::{Corruption, IntegrityScan, ScanReport};

@@ -24,7 +24,7 @@ pub struct Checked {
 
 /// Checks the audit of a run, and against it the run's own row, its calls, its undone boundaries and its missing
 /// payloads. Compares every snapshot with the state that the boundaries produce, or, if these were dropped, with the
-/// audit. Whether each boundary matches its hash is checked by [`crate::verify::survey`].
+/// audit. Whether each boundary matches its hash is checked by [`crate::verify::scan`].
 ///
 /// # Errors
 ///

@@ -1,8 +1,11 @@
-//! Audit rows and boundaries as two streams, both sorted by run.
+//! Audit rows, boundaries and leaves of anchors as three streams, each sorted by run.
 
 use std::collections::VecDeque;
 
-use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, StoredBoundary};
+use dalsegno_model::anchor::AnchoredHead;
+use dalsegno_model::read_transaction::{
+    AuditKey, BoundaryKey, EVERY_RUN, NO_RUN, RunLeafKey, StoredBoundary,
+};
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 
 /// Holds one page of each stream.
@@ -13,6 +16,8 @@ pub(super) struct SortedRows<'r> {
     audit_after: AuditKey,
     boundaries: VecDeque<StoredBoundary>,
     boundaries_after: BoundaryKey,
+    leaves: VecDeque<(i64, AnchoredHead)>,
+    leaves_after: RunLeafKey,
 }
 
 impl<'r> SortedRows<'r> {
@@ -34,6 +39,8 @@ impl<'r> SortedRows<'r> {
             audit_after: AuditKey::before(from),
             boundaries: VecDeque::new(),
             boundaries_after: BoundaryKey::before(from),
+            leaves: VecDeque::new(),
+            leaves_after: RunLeafKey::before(from),
         }
     }
 
@@ -63,5 +70,20 @@ impl<'r> SortedRows<'r> {
             }
         }
         Ok(self.boundaries.pop_front_if(|boundary| of(boundary.run)))
+    }
+
+    /// The next leaf of an anchor, and the number of that anchor, if the leaf's run satisfies the condition. The leaves
+    /// of a run are in the order of their anchors.
+    pub async fn next_leaf(
+        &mut self,
+        of: impl Fn(RunId) -> bool + Send,
+    ) -> Result<Option<(i64, AnchoredHead)>> {
+        if self.leaves.is_empty() {
+            self.leaves = self.reading.leaves_by_run(self.leaves_after, self.to).await?.into();
+            if let Some((anchor, leaf)) = self.leaves.back() {
+                self.leaves_after = RunLeafKey { run: leaf.run, anchor: *anchor };
+            }
+        }
+        Ok(self.leaves.pop_front_if(|(_, leaf)| of(leaf.run)))
     }
 }

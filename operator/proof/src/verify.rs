@@ -4,7 +4,7 @@ pub use dalsegno_model::checkpoint::{Checkpoint, CheckpointCorruption, LastGood}
 use dalsegno_model::{BoundaryId, CallFilter, Error, Result, RunRecord, Store};
 use dalsegno_protocol::{Boundary, CallState, Policy};
 
-use crate::survey::{IntegrityScan, ScanReport};
+use crate::integrity_scan::{IntegrityScan, ScanReport};
 
 /// Verifies the state at the head, and the calls that the next attempt receives. Every boundary of the run is read
 /// only if the state cannot be rebuilt.
@@ -62,13 +62,13 @@ async fn calls(store: &dyn Store, run: &RunRecord) -> Result<Checkpoint> {
 ///
 /// The store did not respond.
 pub async fn scan(store: &dyn Store, run: &RunRecord) -> Result<ScanReport> {
-    let mut survey = IntegrityScan::new(run);
+    let mut scan = IntegrityScan::new(run);
     let mut after = None;
     loop {
         let links = store.check_boundaries(run.id, after).await?;
-        let Some(last) = links.last() else { return Ok(survey.end()) };
+        let Some(last) = links.last() else { return Ok(scan.end()) };
         after = Some(last.id);
-        links.iter().for_each(|link| survey.add(link));
+        links.iter().for_each(|link| scan.add(link));
     }
 }
 

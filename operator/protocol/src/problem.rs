@@ -39,6 +39,8 @@ pub enum Code {
     NotReady,
     /// 503: the operator has not checked the image's version yet: send the same bytes again.
     VersionPending,
+    /// 503: the store's volume is almost full, so it accepts no new data: send the same bytes again.
+    StorageFull,
     /// 503: the store or the token review is unavailable; the gateway is overloaded or stopping, or lacks a key; or the
     /// body was incomplete. Send the same bytes again.
     Unavailable,
@@ -48,7 +50,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Invalid,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -64,6 +66,7 @@ impl Code {
         Self::TooManyRequests,
         Self::NotReady,
         Self::VersionPending,
+        Self::StorageFull,
         Self::Unavailable,
         Self::Internal,
     ];
@@ -84,7 +87,7 @@ impl Code {
             | Self::Finished => 409,
             Self::TooLarge => 413,
             Self::TooManyRequests => 429,
-            Self::NotReady | Self::VersionPending | Self::Unavailable => 503,
+            Self::NotReady | Self::VersionPending | Self::StorageFull | Self::Unavailable => 503,
             Self::Internal => 500,
         }
     }

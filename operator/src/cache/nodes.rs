@@ -35,6 +35,11 @@ impl NodeCache {
         lock(&self.0).by_name.get(name).filter(|it| it.watched).map(|it| it.observed)
     }
 
+    /// Number of nodes that are Ready.
+    pub fn ready_count(&self) -> usize {
+        lock(&self.0).by_name.values().filter(|it| it.watched && it.observed.ready).count()
+    }
+
     /// Records a live read of a node that the watch does not show. Returns its readiness: of a node that does not exist,
     /// not Ready since it was first missing.
     ///

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use dalsegno_core::{ObservedPod, pod};
 use dalsegno_crds::{AgentRun, names};
@@ -58,15 +59,18 @@ struct CachedPod {
     json: Box<[u8]>,
     gone: bool,
     disrupted_while_running: bool,
+    /// When the watch first showed that the worker has ended.
+    end_seen: Option<Instant>,
 }
 
 impl CachedPod {
     /// `None` if the pod cannot be serialized; it then counts as not seen. No such pod is known.
     fn new(uid: String, observed: ObservedPod) -> Option<Self> {
         let ObservedPod { mut pod, gone, watched: _, disrupted_while_running } = observed;
+        let end_seen = (gone || pod::worker_has_ended(&pod)).then(Instant::now);
         let json = serde_json::to_vec(&pod).inspect_err(log_uncacheable).ok()?.into_boxed_slice();
         let node = pod.spec.take().and_then(|spec| spec.node_name);
-        Some(Self { uid, node, json, gone, disrupted_while_running })
+        Some(Self { uid, node, json, gone, disrupted_while_running, end_seen })
     }
 
     fn pod(&self) -> Option<Pod> {
@@ -91,6 +95,11 @@ impl PodCache {
     /// All pods of this AgentRun.
     pub fn of(&self, run: &Owner) -> Vec<ObservedPod> {
         lock(&self.0).runs.get(run).into_iter().flatten().filter_map(CachedPod::observed).collect()
+    }
+
+    /// When the watch first showed that the worker of this pod has ended.
+    pub fn end_seen(&self, run: &Owner, uid: &str) -> Option<Instant> {
+        lock(&self.0).runs.get(run)?.iter().find(|pod| pod.uid == uid)?.end_seen
     }
 
     /// The runs that have a pod on this node.
@@ -135,6 +144,7 @@ impl PodCache {
                 for pod in cache.runs.values_mut().flatten() {
                     if !pod.gone && !relisted.contains(&pod.uid) {
                         pod.gone = true;
+                        pod.end_seen.get_or_insert_with(Instant::now);
                         changed.extend(pod.key());
                     }
                 }
@@ -159,8 +169,11 @@ impl PodCache {
         let mut cache = lock(&self.0);
         let pods = cache.runs.entry(run).or_default();
         let before = pods.iter().position(|pod| pod.uid == uid).map(|at| pods.swap_remove(at));
-        observed.disrupted_while_running |= before.is_some_and(|pod| pod.disrupted_while_running);
-        pods.extend(CachedPod::new(uid, observed));
+        observed.disrupted_while_running |= before.as_ref().is_some_and(|pod| pod.disrupted_while_running);
+        pods.extend(CachedPod::new(uid, observed).map(|mut pod| {
+            pod.end_seen = before.and_then(|before| before.end_seen).or(pod.end_seen);
+            pod
+        }));
     }
 }
 

@@ -11,12 +11,12 @@ use std::marker::PhantomData;
 
 use dalsegno_crds::{AgentDefinition, AgentRun};
 use dalsegno_protocol::nesting::deeper_than;
-use kube::api::ObjectMeta;
 use kube::Resource;
+use kube::api::ObjectMeta;
 use serde::de::{DeserializeOwned, Error as _};
-use serde::{ser, Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::value::{to_raw_value, RawValue};
-use serde_json::{json, Value};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
 
 /// Deepest object that is parsed, in levels. Managed fields nest a few levels deeper than the fields they describe, and
 /// serde_json parses at most 127 levels.
@@ -66,6 +66,11 @@ impl<K: Resource + DeserializeOwned> RawObject<K> {
 }
 
 impl<K> RawObject<K> {
+    /// Parses only the fields of this type, without the metadata. `None` if they cannot be parsed.
+    pub fn part<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_str(&self.rest).ok()
+    }
+
     /// Drops the two fields that may be too deep and are not needed: the managed fields, and the output of a worker.
     fn from_fields(mut fields: RawFields) -> serde_json::Result<Self> {
         fields.status = fields.status.map(|it| limit_depth(it, &["result", "output"]));

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use dalsegno_model::read_transaction::AuditKey;
 use dalsegno_model::{Prune, ReadTransaction, RunId, Store, audit};
-use dalsegno_proof::{Anchors, PublicKey, check_store};
+use dalsegno_proof::{Anchors, ProvenAnchors, PublicKey, check_store_and_anchors};
 
 use crate::config::{Justification, PruneArgs, VerifyAuditArgs};
 use crate::output::print_line;
@@ -31,7 +31,8 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
     let PruneArgs { store, before, anchors: copy, public_key, justification } = args;
     let Justification { reason, by } = justification;
     let store = store.open_beside().await?;
-    let anchors = check(store.as_ref(), Some(&copy), public_key).await.context("nothing was pruned")?;
+    let (copy, anchors) =
+        check(store.as_ref(), Some(&copy), public_key).await.context("nothing was pruned")?;
     let mut reading = store.begin_read().await.context("starting to read")?;
     let (mut after, mut runs, mut rows) = (RunId::nil(), 0_u64, 0);
     loop {
@@ -40,7 +41,8 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
         after = *last;
         for run in page {
             let (first, needed) = first_rows(&mut *reading, run).await.context("reading an audit")?;
-            let last = anchors.last_named(run, before, needed);
+            let last = anchors.last_named(&mut *reading, run, before, needed).await;
+            let last = last.context("reading the anchors of a run")?;
             // Pruning adds a row itself: it must remove more than one.
             let Some((seq, hash)) = last.filter(|(seq, _)| *seq > first) else { continue };
             let prune = Prune { run, seq, hash, actor: by.clone(), reason: reason.clone() };
@@ -49,6 +51,30 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
         }
     }
     print_line!("{rows} rows of {runs} runs were pruned");
+    // The read transaction must not hold old rows while many are deleted.
+    drop(reading);
+    prune_anchors(store.as_ref(), copy.announced(), anchors.first_since(before)).await
+}
+
+/// Deletes the anchors below `announced`, which an anchor of the copy says may be deleted. Then requests that the next
+/// anchors announce `next`.
+async fn prune_anchors(store: &dyn Store, announced: i64, next: Option<i64>) -> anyhow::Result<()> {
+    let mut pruned = 0;
+    loop {
+        let some = store.prune_anchors(announced).await.context("pruning anchors")?;
+        if some == 0 {
+            break;
+        }
+        pruned += some;
+    }
+    print_line!("{pruned} anchors were pruned");
+    if let Some(next) = next.filter(|next| *next > announced) {
+        let runs = store.request_anchors_from(next).await.context("requesting that anchors be pruned")?;
+        print_line!(
+            "anchors before {next} can be pruned by the next `audit prune`, with a copy that has an anchor from after this one; \
+             {runs} runs are anchored again until then"
+        );
+    }
     Ok(())
 }
 
@@ -70,8 +96,13 @@ async fn first_rows(reading: &mut dyn ReadTransaction, run: RunId) -> dalsegno_m
     }
 }
 
-/// Verifies the store and prints every problem. Returns the anchors of the copy; with no copy there are none.
-async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> anyhow::Result<Anchors> {
+/// Verifies the store and prints every problem. Returns the anchors of the copy (with no copy there are none), and those of
+/// the store that they prove.
+async fn check(
+    store: &dyn Store,
+    copy: Option<&Path>,
+    keys: Vec<PublicKey>,
+) -> anyhow::Result<(Anchors, ProvenAnchors)> {
     let mut problems = 0;
     let mut anchors = Anchors::signed_by(keys);
     if let Some(path) = copy {
@@ -79,9 +110,10 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
     }
     let copied = anchors.count();
     let mut reading = store.begin_read().await.context("starting to read")?;
-    let summary = check_store(&mut *reading, anchors.clone(), &mut |problem| print_line!("{problem}"))
-        .await
-        .context("reading the store")?;
+    let (summary, proven) =
+        check_store_and_anchors(&mut *reading, &anchors, &mut |problem| print_line!("{problem}"))
+            .await
+            .context("reading the store")?;
     problems += summary.problems;
     print_line!(
         "{} runs, {} audit rows, {} boundaries, {} calls, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
@@ -92,6 +124,12 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
         summary.snapshots,
         summary.anchors
     );
+    if copied > 0 {
+        print_line!(
+            "{} runs are exactly where the copy proves; the others have moved since its last anchor",
+            summary.proven
+        );
+    }
     if summary.shredded > 0 {
         print_line!("{} runs were shredded: only their chains could be verified", summary.shredded);
     }
@@ -106,11 +144,11 @@ async fn check(store: &dyn Store, copy: Option<&Path>, keys: Vec<PublicKey>) -> 
     }
     if copy.is_some() && copied == 0 {
         bail!(
-            "the copy contains no anchor, so it proves nothing: pass the operator's log, in which an anchor is at the end of a \
+            "the copy contains no anchor, so it proves nothing: pass the lines of the sink, in which an anchor is at the end of a \
              line as {{\"anchor\":{{…}}}}, with its quotes not escaped"
         );
     }
-    Ok(anchors)
+    Ok((anchors, proven))
 }
 
 /// Reads the anchors of a file, or of standard input if the path is `-`. Returns how many problems it printed.

@@ -75,11 +75,6 @@ pub fn unsealed_note(run: &RunRecord, payloads: u64) -> Option<String> {
     })
 }
 
-/// Where an attempt ended, in turns.
-pub fn position(turn: i32) -> String {
-    if turn == 0 { "before turn 1".to_owned() } else { format!("after turn {turn}") }
-}
-
 /// The spelling of an enum's variant in the contract and in the store.
 pub fn wire_name(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()

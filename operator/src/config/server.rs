@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{duration, run_name};
+use super::values::{AnchorSinkKind, duration, run_name};
 
 /// The key that signs bundles and anchors.
 #[derive(Clone, Debug, Args)]
@@ -21,7 +21,7 @@ pub struct KeyArgs {
 #[derive(Clone, Debug, Args)]
 pub struct GatewayArgs {
     /// Address of the worker contract.
-    #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "[::]:8080")]
     pub gateway_listen: SocketAddr,
 }
 
@@ -31,9 +31,9 @@ pub struct OperatorArgs {
     /// Base URL at which workers reach the gateway.
     #[arg(long, env = "DALSEGNO_GATEWAY_URL")]
     pub gateway_url: String,
-    /// Watch only this namespace. Unset: all namespaces.
-    #[arg(long, env = "DALSEGNO_WATCH_NAMESPACE")]
-    pub watch_namespace: Option<String>,
+    /// Watch only these namespaces, separated by commas. Unset: all namespaces.
+    #[arg(long, env = "DALSEGNO_WATCH_NAMESPACES", value_name = "NAME", value_delimiter = ',')]
+    pub watch_namespaces: Vec<String>,
     /// Let only one of several operators work at a time. This saves work; correctness does not depend on it.
     #[arg(long, env = "DALSEGNO_LEADER_ELECTION", default_value_t = false, action = clap::ArgAction::Set)]
     pub leader_election: bool,
@@ -43,13 +43,19 @@ pub struct OperatorArgs {
     /// Name of this program's own pod.
     #[arg(long, env = "DALSEGNO_POD_NAME", default_value = "dalsegno")]
     pub pod_name: String,
-    /// Number of runs that are reconciled at the same time.
-    #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16)]
+    /// Number of runs that are reconciled at the same time. One namespace gets at most half of them.
+    #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub concurrency: u16,
-    /// Interval between anchors. An anchor is the signed heads of all runs that changed: it is stored, and printed on
-    /// standard output for `audit verify`.
+    /// Interval between anchors. An anchor is a signed line of at most 300 bytes that proves where all changed runs are.
+    /// It is stored, and given to the sink for `audit verify`.
     #[arg(long, env = "DALSEGNO_ANCHOR_EVERY", default_value = "60s", value_name = "DURATION", value_parser = duration)]
     pub anchor_every: Duration,
+    /// Where each anchor is kept besides the store, so that nobody who can write to the store can change it.
+    #[arg(long, env = "DALSEGNO_ANCHOR_SINK", default_value = "none", value_name = "SINK")]
+    pub anchor_sink: AnchorSinkKind,
+    /// File of the sink `file`: each anchor is appended to it.
+    #[arg(long, env = "DALSEGNO_ANCHOR_FILE", value_name = "FILE", required_if_eq("anchor_sink", "file"))]
+    pub anchor_file: Option<PathBuf>,
     /// For tests of this program: abort once at a step of a recovery, given as before:EFFECT or after:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,
@@ -59,7 +65,7 @@ pub struct OperatorArgs {
 #[derive(Clone, Debug, Args)]
 pub struct HealthArgs {
     /// Address of /healthz, /readyz and /metrics.
-    #[arg(long, env = "DALSEGNO_HEALTH_LISTEN", default_value = "0.0.0.0:8081")]
+    #[arg(long, env = "DALSEGNO_HEALTH_LISTEN", default_value = "[::]:8081")]
     pub health_listen: SocketAddr,
 }
 

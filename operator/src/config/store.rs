@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use clap::Args;
 use dalsegno_model::Store;
+use dalsegno_store::ServedStore;
 use dalsegno_store::keys::{KeyProvider, MountedKeys};
 
 /// URL of the database.
@@ -38,8 +39,8 @@ pub struct EncryptionArgs {
 
 impl StoreArgs {
     /// Opens the store for a server. A SQLite file is locked.
-    pub async fn open(&self) -> anyhow::Result<Arc<dyn Store>> {
-        dalsegno_store::open(self.url(), self.keys()?).await.context("opening the store")
+    pub async fn open_to_serve(&self) -> anyhow::Result<ServedStore> {
+        dalsegno_store::open_to_serve(self.url(), self.keys()?).await.context("opening the store")
     }
 
     /// Opens the store for reading.

@@ -69,7 +69,8 @@ pub enum AuditCommand {
     /// Fails if there is one.
     Verify(VerifyAuditArgs),
     /// Deletes the start of each run's audit, up to the last row that an anchor named before a given time. The rest still
-    /// verifies with that anchor.
+    /// verifies with that anchor. Also deletes anchors that the copy announces as no longer needed, and requests that
+    /// those before the given time become so.
     ///
     /// Verifies first, and deletes nothing if there is any problem. PostgreSQL: needs the role that owns the tables (the
     /// one that ran `migrate`); the role of operator and gateway may not prune.
@@ -81,7 +82,7 @@ pub enum AuditCommand {
 pub struct VerifyAuditArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Copy of the anchors from outside the store, such as the operator's log (`-`: standard input). With it, also finds
+    /// Copy of the anchors from outside the store: the lines of the sink (`-`: standard input). With it, also finds
     /// a chain whose end was cut off, a run that was removed, and a chain that was rebuilt.
     #[arg(long, value_name = "FILE")]
     pub anchors: Option<PathBuf>,
@@ -99,7 +100,7 @@ pub struct PruneArgs {
     /// Use anchors from before this day (2027-01-31, UTC) or before this time (2027-01-31T12:00:00Z).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub before: jiff::Timestamp,
-    /// Copy of the anchors from outside the store, such as the operator's log (`-`: standard input).
+    /// Copy of the anchors from outside the store: the lines of the sink (`-`: standard input).
     #[arg(long, value_name = "FILE")]
     pub anchors: PathBuf,
     /// Public key that must have signed the anchors, in base64; repeat it if the key was changed. Unset: any key that the

@@ -82,6 +82,32 @@ pub enum SettleOutcome {
     Failed,
 }
 
+/// Where anchors are kept besides the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub enum AnchorSinkKind {
+    /// Nowhere.
+    None,
+    /// Standard output, between the lines of the log.
+    Stdout,
+    /// The file of `--anchor-file`.
+    File,
+    /// The ConfigMap `dalsegno-anchors` in this program's own namespace: the last 60 anchors.
+    ConfigMap,
+}
+
+impl AnchorSinkKind {
+    /// Its name, as in the arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Stdout => "stdout",
+            Self::File => "file",
+            Self::ConfigMap => "configMap",
+        }
+    }
+}
+
 /// Who acts and why, for the audit.
 #[derive(Clone, Debug, Args)]
 pub struct Justification {

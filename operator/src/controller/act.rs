@@ -153,7 +153,7 @@ async fn end_attempt(
     tracing::info!(attempt = ending.attempt, cause = ending.cause.as_str(), class = ?ending.class, "ending the attempt");
     let ended = runtime.store().end_attempt(run, ending, then).await;
     let row = ended.map_err(Error::store("ending the attempt"))?;
-    runtime.attempt_ended(ending.cause.as_str());
+    runtime.attempt_ended(&row, ending);
     Ok(Some(EffectResult::Row(Box::new(row))))
 }
 

@@ -1,15 +1,15 @@
-//! The controller of AgentRuns: what triggers a reconcile, the finalizer, and the backoff after errors.
+//! One reconcile of an AgentRun: the finalizer, and the delay until the next one, also after errors.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_core::Effect;
+use dalsegno_core::decide::RECHECK_INTERVAL;
+use dalsegno_core::resync::next_look;
 use dalsegno_crds::names;
-use futures::{Stream, StreamExt};
-use kube::runtime::controller::{Action, Config, Controller};
+use jiff::Timestamp;
+use kube::runtime::controller::Action;
 use kube::runtime::finalizer::{self, Event, finalizer};
-use kube::runtime::reflector::{ObjectRef, Store as Cache};
-use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
 use tracing::Instrument;
 
@@ -27,48 +27,26 @@ use crate::mutex::lock;
 /// Delay after the first failed reconcile; it doubles with each failure.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest delay after a failed reconcile.
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// Delay after a conflict.
-const CONFLICT_RETRY: Duration = Duration::from_millis(50);
+pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// The controller and its inputs.
-pub struct RunController<R, Q> {
-    /// Changes of AgentRuns.
-    pub runs: R,
-    /// Runs that something else wants reconciled.
-    pub queue: Q,
-    /// All AgentRuns, as the changes leave them.
-    pub cache: Cache<RawRun>,
-    /// Number of runs that are reconciled at the same time.
-    pub concurrency: u16,
-}
-
-impl<R, Q> RunController<R, Q>
-where
-    R: Stream<Item = watcher::Result<RawRun>> + Send + 'static,
-    Q: Stream<Item = ObjectRef<RawRun>> + Send + 'static,
-{
-    /// Reconciles AgentRuns until `stop` is ready, and then until the reconciles under way have ended.
-    pub async fn run(self, ctx: Arc<Context>, stop: impl Future<Output = ()> + Send + Sync + 'static) {
-        Controller::for_stream(self.runs, self.cache)
-            .with_config(Config::default().concurrency(self.concurrency))
-            .reconcile_on(self.queue)
-            .graceful_shutdown_on(stop)
-            .run(reconcile_with_finalizer, error_policy, ctx)
-            .for_each(|_| async {})
-            .await;
+/// Reconciles a run, or cleans up after it. Returns when to reconcile it again if nothing wakes it before.
+pub(super) async fn reconcile_run(run: Arc<RawRun>, ctx: Arc<Context>) -> Duration {
+    match reconcile_with_finalizer(run.clone(), ctx.clone()).await {
+        Ok(delay) => delay,
+        Err(error) => delay_after(&error, &run, &ctx),
     }
 }
 
 /// Reconciles a run, or cleans up after it if it is being deleted. An invalid object is reported and stops no other.
 ///
 /// It always ends, since requests to the API server ([`crate::kube_client`]) and calls of the store have timeouts.
-pub(super) async fn reconcile_with_finalizer(run: Arc<RawRun>, ctx: Arc<Context>) -> Result<Action> {
+pub(super) async fn reconcile_with_finalizer(run: Arc<RawRun>, ctx: Arc<Context>) -> Result<Duration> {
     let parsed = run.parse();
     if let Err(error) = &parsed
         && run.meta().deletion_timestamp.is_none()
     {
-        return Ok(report(&ctx, run.as_ref(), &error.to_string()).await);
+        report(&ctx, run.as_ref(), &error.to_string()).await;
+        return Ok(RECHECK_INTERVAL);
     }
     let uid = run.uid().unwrap_or_default();
     ctx.invalid_objects.remove(&uid, &ctx.metrics);
@@ -76,23 +54,27 @@ pub(super) async fn reconcile_with_finalizer(run: Arc<RawRun>, ctx: Arc<Context>
     let span = tracing::info_span!("reconcile", namespace, run = run.name_any());
     let started = std::time::Instant::now();
     let api = Api::<RawRun>::namespaced(ctx.client.clone(), &namespace);
+    let mut requeue = None;
     let outcome = finalizer(&api, names::FINALIZER, run, |event| async {
         match event {
             Event::Apply(_) => {
-                let Ok(run) = &parsed else { return Ok(Action::await_change()) };
-                let requeue = reconcile(run, ctx.as_ref()).await?;
-                Ok(requeue.map_or_else(Action::await_change, Action::requeue))
+                if let Ok(run) = &parsed {
+                    requeue = reconcile(run, ctx.as_ref()).await?;
+                }
             }
-            Event::Cleanup(run) => clean_up(&run, &ctx).await,
+            Event::Cleanup(run) => clean_up(&run, &ctx).await?,
         }
+        Ok(Action::await_change())
     })
     .instrument(span)
     .await;
     ctx.metrics.observe_reconcile(started.elapsed(), outcome.is_ok());
     match outcome {
-        Ok(action) => {
+        Ok(_) => {
             lock(&ctx.failures).remove(&uid);
-            Ok(action)
+            ctx.write_conflicts.remove(&uid);
+            let resync = next_look(&uid, Timestamp::now());
+            Ok(requeue.map_or(resync, |requeue| requeue.min(resync)))
         }
         Err(finalizer::Error::ApplyFailed(error) | finalizer::Error::CleanupFailed(error)) => {
             if let Error::Store { source, .. } = &error {
@@ -106,7 +88,7 @@ pub(super) async fn reconcile_with_finalizer(run: Arc<RawRun>, ctx: Arc<Context>
 
 /// Cleans up after a run whose AgentRun is being deleted: fences and closes the row, deletes the pods by UID. It needs only
 /// the metadata, and waits for no kubelet.
-async fn clean_up(run: &RawRun, ctx: &Context) -> Result<Action> {
+async fn clean_up(run: &RawRun, ctx: &Context) -> Result<()> {
     let uid = run.uid().unwrap_or_default();
     let effect = Effect::MarkDeleted.name();
     ctx.failpoint.pass("before", effect);
@@ -116,12 +98,13 @@ async fn clean_up(run: &RawRun, ctx: &Context) -> Result<Action> {
     for pod in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {
         ctx.stop_worker(&run.namespace().unwrap_or_default(), pod.name(), pod.uid().to_owned()).await?;
     }
-    Ok(Action::await_change())
+    Ok(())
 }
 
-fn error_policy(run: Arc<RawRun>, error: &Error, ctx: Arc<Context>) -> Action {
+/// How long a run waits after a failed reconcile.
+fn delay_after(error: &Error, run: &RawRun, ctx: &Context) -> Duration {
     if matches!(error, Error::Conflict) {
-        return Action::requeue(CONFLICT_RETRY);
+        return ctx.write_conflicts.record(run);
     }
     let failures = {
         let mut failures = lock(&ctx.failures);
@@ -141,7 +124,7 @@ fn error_policy(run: Arc<RawRun>, error: &Error, ctx: Arc<Context>) -> Action {
         failures,
         "a reconcile failed and will be retried"
     );
-    Action::requeue(delay)
+    delay
 }
 
 #[cfg(test)]

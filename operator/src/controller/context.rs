@@ -16,11 +16,14 @@ use kube::{Api, Client, Resource as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::failpoint::Failpoint;
+use super::write_conflicts::WriteConflicts;
 use crate::cache::api_health::ApiHealth;
 use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::{Owner, PodCache, RunKey};
+use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::run_queues::RunQueues;
 use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
 use crate::mutex::lock;
@@ -48,12 +51,18 @@ pub struct Context {
     pub api: ApiHealth,
     /// The last refusal of a pod by the API server, by UID of the AgentRun.
     pub refusals: Mutex<HashMap<String, PodCreateError>>,
+    /// Namespaces whose quota is exceeded.
+    pub quotas: QuotaCache,
+    /// The runs of each definition, and which of them wait.
+    pub run_queues: RunQueues,
     /// Results of verifying heads, by UID of the AgentRun, until the attempt has a pod.
     pub heads: Mutex<HashMap<String, ObservedHead>>,
     /// Limits the memory of states that are read. In one process with a gateway, it is the gateway's.
     pub state_reads: StateReadBudget,
     /// Number of consecutive failed reconciles, by UID of the AgentRun.
     pub failures: Mutex<HashMap<String, u32>>,
+    /// Status writes that the API server rejected.
+    pub write_conflicts: WriteConflicts,
     /// Queue of runs to reconcile.
     pub queue: UnboundedSender<ObjectRef<RawRun>>,
     /// Reporter of events.
@@ -99,5 +108,7 @@ impl Context {
         lock(&self.refusals).retain(|uid, _| existing.contains(uid.as_str()));
         lock(&self.heads).retain(|uid, _| existing.contains(uid.as_str()));
         lock(&self.failures).retain(|uid, _| existing.contains(uid.as_str()));
+        self.metrics.runs.remove_all_but(&existing);
+        self.write_conflicts.retain(&existing);
     }
 }

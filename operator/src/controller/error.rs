@@ -32,7 +32,7 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// The object or the row changed after it was read. Retry soon.
+    /// The object or the row changed after it was read. Retried after a short pause.
     #[error("the AgentRun has changed since it was read")]
     Conflict,
     /// The object has no namespace, name or UID.
@@ -76,6 +76,7 @@ impl Error {
 
     /// Whether the store did not answer, or could not write, as on a full disk.
     pub fn is_store_unavailable(&self) -> bool {
-        matches!(self, Self::Store { source: dalsegno_model::Error::Unavailable { .. }, .. })
+        use dalsegno_model::Error::{StorageFull, Unavailable};
+        matches!(self, Self::Store { source: Unavailable { .. } | StorageFull { .. }, .. })
     }
 }

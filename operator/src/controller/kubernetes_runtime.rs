@@ -1,17 +1,19 @@
 //! The worker runtime of a cluster: pods at the Kubernetes API server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError};
-use dalsegno_crds::{AgentRun, AgentRunStatus};
+use dalsegno_crds::{AgentRun, AgentRunStatus, Reason};
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_model::{RunRecord, Store};
+use dalsegno_model::{Ending, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::context::Context;
 use super::create_pod::create_pod;
@@ -19,10 +21,13 @@ use super::error::{Error, Result};
 use super::observe::observe;
 use super::publish;
 use super::worker_runtime::WorkerRuntime;
-use crate::cache::pods::Owner;
+use crate::cache::pods::{Owner, RunKey};
 use crate::log::error_chain;
 use crate::mutex::lock;
 
+/// Timeout of creating a pod. An admission webhook that takes longer counts as a refusal: it must not keep the slots of
+/// other runs. The API server itself waits 10 s for a webhook unless the webhook says otherwise.
+const POD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Name of the status write among the effects.
 const STATUS: &str = "status";
 
@@ -47,16 +52,26 @@ impl WorkerRuntime for Context {
 
     async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult> {
         let uid = run.uid().unwrap_or_default();
-        let namespace = run.namespace().unwrap_or_default();
-        match create_pod(&self.client, &namespace, &pod, false).await {
+        let key = RunKey { namespace: run.namespace().unwrap_or_default(), name: run.name_any() };
+        if !self.quotas.may_try(&key.namespace, Timestamp::now()) {
+            return self.quota_exceeded(&key);
+        }
+        let creating = create_pod(&self.client, &key.namespace, &pod, false);
+        let Ok(created) = timeout(POD_TIMEOUT, creating).await else {
+            let message = format!("no answer within {POD_TIMEOUT:?}; an admission webhook may be slow");
+            let status = Status { code: 504, message, ..Status::default() };
+            return Ok(EffectResult::PodNotCreated(self.record_refusal(uid, &status, revision)));
+        };
+        match created {
             Ok(pod) => {
                 lock(&self.refusals).remove(&uid);
+                self.quotas.has_room(&key.namespace).iter().for_each(|run| self.enqueue(run));
                 lock(&self.heads).remove(&uid);
                 Ok(EffectResult::Pod(Box::new(pod)))
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-                let found = self.pods_in(&namespace).get_opt(name).await;
+                let found = self.pods_in(&key.namespace).get_opt(name).await;
                 let found = found.map_err(Error::api("reading the existing pod"))?;
                 let Some(found) = found else {
                     return Err(Error::Conflict);
@@ -66,6 +81,15 @@ impl WorkerRuntime for Context {
                     .iter()
                     .any(|owner| owner.controller == Some(true) && owner.uid == uid);
                 Ok(if is_ours { EffectResult::Pod(Box::new(found)) } else { EffectResult::NameTaken })
+            }
+            // A quota concerns all runs of the namespace, and the pause is the namespace's.
+            Err(kube::Error::Api(status))
+                if PodCreateError::namespace_reason(status.code, &status.message)
+                    == Some(Reason::QuotaExceeded) =>
+            {
+                let error = PodCreateError::first(status.code, &status.message, revision, Timestamp::now());
+                self.quotas.refused(&key, &error);
+                self.quota_exceeded(&key)
             }
             // Also a fault, such as a broken webhook: the status must say why there is no pod.
             Err(kube::Error::Api(status)) => {
@@ -99,6 +123,9 @@ impl WorkerRuntime for Context {
     }
 
     async fn write_status(&self, run: &AgentRun, status: AgentRunStatus) -> Result<()> {
+        if self.write_conflicts.must_wait(run) {
+            return Err(Error::Conflict);
+        }
         self.before_effect(STATUS);
         publish::write_status(self, run, status).await?;
         self.after_effect(STATUS);
@@ -122,8 +149,14 @@ impl WorkerRuntime for Context {
         self.metrics.count_effect(effect);
     }
 
-    fn attempt_ended(&self, cause: &str) {
-        self.metrics.count_attempt_ended(cause);
+    fn attempt_ended(&self, row: &RunRecord, ending: &Ending) {
+        self.metrics.count_attempt_ended(ending.cause.as_str());
+        let mut attempts = std::iter::once(&row.attempt).chain(&row.past);
+        let pod = attempts.find(|it| it.number == ending.attempt).and_then(|it| it.pod_uid.as_deref());
+        let owner = Owner { namespace: row.namespace.clone(), uid: row.object_uid.clone() };
+        if let Some(seen) = pod.and_then(|uid| self.pods.end_seen(&owner, uid)) {
+            self.metrics.runs.observe_fence(seen.elapsed());
+        }
     }
 
     fn head_corrupt(&self) {
@@ -139,22 +172,75 @@ impl WorkerRuntime for Context {
         // A pod that is gone is evidence until its end is recorded.
         let run = Owner { namespace: row.namespace.clone(), uid: row.object_uid.clone() };
         self.pods.remove_gone(&run, row.attempt.pod_uid.as_deref());
+        self.metrics.runs.observe_recovery(row);
     }
 }
 
 impl Context {
+    /// Another run of the namespace tries, or the quota has just refused a pod.
+    fn quota_exceeded(&self, run: &RunKey) -> Result<EffectResult> {
+        let quota = self.quotas.wait(run, Timestamp::now()).ok_or(Error::Conflict)?;
+        Ok(EffectResult::QuotaExceeded(quota))
+    }
+
     /// Records that the API server refused a pod, and how often in a row for this template.
     fn record_refusal(&self, uid: String, status: &Status, revision: String) -> PodCreateError {
+        let refusal = PodCreateError::first(status.code, &status.message, revision, Timestamp::now());
         let mut refusals = lock(&self.refusals);
-        let before = refusals.get(&uid).filter(|it| it.revision == revision).map_or(0, |it| it.times);
-        let refusal = PodCreateError {
-            code: status.code,
-            message: status.message.clone(),
-            times: before + 1,
-            at: Timestamp::now(),
-            revision,
-        };
+        let refusal = refusal.after(refusals.get(&uid));
         refusals.insert(uid, refusal.clone());
         refusal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::controller::reconcile::reconcile;
+    use crate::test_context::TestContext;
+
+    fn run(name: &str) -> AgentRun {
+        let template = json!({ "spec": { "containers": [{ "name": "agent", "image": "agent" }] } });
+        let run = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+            "metadata": { "name": name, "namespace": "shop", "uid": name },
+            "spec": { "agent": { "template": template } },
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    #[tokio::test]
+    async fn of_the_runs_that_a_quota_refuses_one_tries_again_and_the_others_write_nothing() {
+        let namespace = json!({ "metadata": { "name": "shop", "uid": "uid-of-shop" } });
+        let refusal = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
+                              "message": "exceeded quota: runs, used: pods=9", "details": { "kind": "pods" } });
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let TestContext { ctx, requests } = TestContext::new(store, vec![namespace, refusal]);
+        let mut runs: Vec<AgentRun> = (0..20).map(|it| run(&format!("run-{it}"))).collect();
+        let tries = || {
+            let requests = requests.lock().unwrap();
+            requests.iter().filter(|(method, path, _)| method == "POST" && path.ends_with("/pods")).count()
+        };
+        let mut requeues = Vec::new();
+        for run in &mut runs {
+            requeues.push(reconcile(run, ctx.as_ref()).await.unwrap());
+            let requests = requests.lock().unwrap();
+            let (.., written) = requests.iter().rfind(|(_, path, _)| path.ends_with("/status")).unwrap();
+            run.status = serde_json::from_value(written["status"].clone()).unwrap();
+            assert_eq!(run.status.as_ref().unwrap().reason, Some(Reason::QuotaExceeded));
+        }
+        assert_eq!(tries(), 1);
+        assert!(requeues[0].is_some(), "the first one tries again");
+        assert!(requeues[1..].iter().all(Option::is_none), "the others are woken: {requeues:?}");
+
+        let before = requests.lock().unwrap().len();
+        for run in &runs[1..] {
+            assert_eq!(reconcile(run, ctx.as_ref()).await.unwrap(), None);
+        }
+        assert_eq!(requests.lock().unwrap().len(), before, "a run that waits costs no request");
     }
 }

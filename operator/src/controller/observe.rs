@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 
 use super::context::Context;
 use super::error::{Error, Result};
-use crate::cache::pods::Owner;
+use crate::cache::pods::{Owner, RunKey};
 use crate::cache::raw_object::RawDefinition;
 use crate::mutex::lock;
 
@@ -23,7 +23,8 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         ObservedStore::Found(row) => Some(row.as_ref()),
         _ => None,
     };
-    let agent = observe_agent(ctx, run).await?;
+    let (agent, max_concurrent_runs) = observe_agent(ctx, run).await?;
+    let key = RunKey { namespace: run.namespace().unwrap_or_default(), name: run.name_any() };
     let mut pods = ctx.pods.of(&Owner::of(run));
     let mut node = None;
     if let Some(row) = row {
@@ -35,9 +36,12 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         agent,
         pods,
         node,
+        ready_nodes: ctx.nodes.ready_count(),
         templates: Templates::new(),
         head: lock(&ctx.heads).get(&uid).cloned(),
         pod_create_error: lock(&ctx.refusals).get(&uid).cloned(),
+        quota: ctx.quotas.wait(&key, Timestamp::now()),
+        queue_position: queue_position(ctx, run, &key, max_concurrent_runs),
         name_taken: false,
         gateway_url: ctx.gateway_url.clone(),
     })
@@ -57,13 +61,20 @@ async fn observe_store(ctx: &Context, uid: &str) -> ObservedStore {
     store
 }
 
-/// The inline agent, or the definition. Only a live read proves that there is no definition.
-async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<ObservedAgent> {
+/// The run's position in the queue of its definition, if the definition limits its runs.
+fn queue_position(ctx: &Context, run: &AgentRun, key: &RunKey, max: Option<i32>) -> Option<i32> {
+    let definition = &run.spec.agent_ref.as_ref()?.name;
+    ctx.run_queues.position(key, run.metadata.uid.as_deref()?, definition, max?)
+}
+
+/// The inline agent, or the definition with the limit of its runs. Only a live read proves that there is no definition.
+async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<(ObservedAgent, Option<i32>)> {
     if let Some(agent) = &run.spec.agent {
-        return Ok(ObservedAgent::Found { agent: Box::new(agent.clone()), defaults: Box::default() });
+        let agent = ObservedAgent::Found { agent: Box::new(agent.clone()), defaults: Box::default() };
+        return Ok((agent, None));
     }
     let (Some(reference), Some(namespace)) = (&run.spec.agent_ref, run.namespace()) else {
-        return Ok(ObservedAgent::NotFound);
+        return Ok((ObservedAgent::NotFound, None));
     };
     let cached = ctx.definitions.get(&ObjectRef::new(&reference.name).within(&namespace));
     if let Some(definition) = cached.and_then(|it| it.parse().ok()) {
@@ -73,14 +84,15 @@ async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<ObservedAgent> {
     let live = api.get_opt(&reference.name).await.map_err(Error::api("reading the AgentDefinition"))?;
     Ok(match live.as_ref().map(RawDefinition::parse) {
         Some(Ok(definition)) => agent_of(definition),
-        Some(Err(error)) => ObservedAgent::Malformed(error.to_string()),
-        None => ObservedAgent::NotFound,
+        Some(Err(error)) => (ObservedAgent::Malformed(error.to_string()), None),
+        None => (ObservedAgent::NotFound, None),
     })
 }
 
-fn agent_of(definition: AgentDefinition) -> ObservedAgent {
-    let AgentDefinitionSpec { agent, defaults } = definition.spec;
-    ObservedAgent::Found { agent: Box::new(agent), defaults: Box::new(defaults.unwrap_or_default()) }
+fn agent_of(definition: AgentDefinition) -> (ObservedAgent, Option<i32>) {
+    let AgentDefinitionSpec { agent, max_concurrent_runs, defaults } = definition.spec;
+    let defaults = Box::new(defaults.unwrap_or_default());
+    (ObservedAgent::Found { agent: Box::new(agent), defaults }, max_concurrent_runs)
 }
 
 /// Reads the current attempt's pod by name if the cache does not have it, or has it as gone. Only a live read proves that

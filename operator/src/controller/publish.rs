@@ -21,7 +21,10 @@ pub async fn write_status(ctx: &Context, run: &AgentRun, status: AgentRunStatus)
     match api.replace_status(&run.name_any(), &PostParams::default(), &new).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_conflict() => Err(Error::Conflict),
+        Err(kube::Error::Api(status)) if status.is_conflict() => {
+            ctx.metrics.count_status_conflict();
+            Err(Error::Conflict)
+        }
         Err(error) => Err(Error::api("writing the status")(error)),
     }
 }
@@ -34,8 +37,10 @@ pub async fn publish_events(ctx: &Context, run: &AgentRun, events: &mut Vec<Even
     let (recorder, reference) = (ctx.recorder(), run.object_ref(&()));
     let mut failed = false;
     for notice in events.drain(..) {
-        // Without the note: it may contain a worker's termination message, which only readers of the events may see.
-        tracing::info!(reason = notice.reason, "publishing an event");
+        match notice.level {
+            EventLevel::Normal => tracing::info!(reason = notice.reason, "{}", notice.log),
+            EventLevel::Warning => tracing::warn!(reason = notice.reason, "{}", notice.log),
+        }
         if failed {
             continue;
         }
@@ -102,6 +107,7 @@ mod tests {
             level: EventLevel::Normal,
             reason: reason.to_owned(),
             note: String::new(),
+            log: String::new(),
             action: "Watch".to_owned(),
         };
         let mut events = ["Starting", "Running", "Done"].map(event).to_vec();

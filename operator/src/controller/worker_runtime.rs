@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_model::{RunRecord, Store};
+use dalsegno_model::{Ending, RunRecord, Store};
 use serde_json::Value;
 
 use super::error::{Error, Result};
@@ -52,8 +52,8 @@ pub trait WorkerRuntime {
     /// An effect was performed.
     fn after_effect(&self, effect: &'static str);
 
-    /// An attempt was ended for this cause.
-    fn attempt_ended(&self, cause: &str);
+    /// An attempt was ended like this. `row`: the run afterwards.
+    fn attempt_ended(&self, row: &RunRecord, ending: &Ending);
 
     /// The run's head was verified, and the run cannot continue from it.
     fn head_corrupt(&self);

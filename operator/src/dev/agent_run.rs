@@ -18,6 +18,9 @@ use crate::config::DevArgs;
 /// The only namespace.
 pub const NAMESPACE: &str = "dev";
 
+/// Crashes in a row without progress after which the run is held.
+const MAX_ATTEMPTS_WITHOUT_PROGRESS: i32 = 3;
+
 /// Finds the run to continue: the latest one of this name that was not abandoned.
 ///
 /// # Errors
@@ -31,12 +34,15 @@ pub async fn find(store: &dyn Store, name: &str) -> anyhow::Result<Option<RunRec
 /// The AgentRun, for the row that was found or for a new run. Running the command again is a user's request for a fresh
 /// budget, like a higher `recovery.resetGeneration`.
 pub fn object(args: &DevArgs, uid: String, input: &Input, found: Option<&RunRecord>) -> AgentRun {
+    let recovery = Recovery {
+        reset_generation: found.map(|row| row.observed_reset_generation + 1),
+        // A person is watching, and can start the command again.
+        max_attempts_without_progress: Some(MAX_ATTEMPTS_WITHOUT_PROGRESS),
+        ..Recovery::default()
+    };
     let spec = AgentRunSpec {
         input: Some(input.value.clone()),
-        recovery: found.map(|row| Recovery {
-            reset_generation: Some(row.observed_reset_generation + 1),
-            ..Recovery::default()
-        }),
+        recovery: Some(recovery),
         // An earlier run of the name was found before, unless it is to be abandoned (`--fresh`).
         on_prior_run: Some(OnPriorRun::Ignore),
         ..AgentRunSpec::default()

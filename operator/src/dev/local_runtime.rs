@@ -8,7 +8,7 @@ use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
 use dalsegno_gateway::StateReadBudget;
-use dalsegno_model::{LookUp, RunRecord, Store};
+use dalsegno_model::{Ending, LookUp, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -97,9 +97,12 @@ impl WorkerRuntime for LocalRuntime {
             agent: self.agent()?,
             pods,
             node: Some(ObservedNode { ready: true, since: self.serving_since }),
+            ready_nodes: 1,
             templates: Templates::new(),
             head: None,
             pod_create_error: None,
+            quota: None,
+            queue_position: None,
             name_taken: false,
             gateway_url: self.gateway_url.clone(),
         })
@@ -143,7 +146,7 @@ impl WorkerRuntime for LocalRuntime {
 
     fn after_effect(&self, _: &'static str) {}
 
-    fn attempt_ended(&self, _: &str) {}
+    fn attempt_ended(&self, _: &RunRecord, _: &Ending) {}
 
     fn head_corrupt(&self) {}
 

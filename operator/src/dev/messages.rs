@@ -27,7 +27,8 @@ pub fn print_over(summary: Summary, status: &AgentRunStatus) {
     let result = status.result.as_ref();
     let texts = [result.and_then(|it| it.reason.as_deref()), result.and_then(|it| it.message.as_deref())];
     let texts = texts.map(|it| it.map_or_else(String::new, |it| format!(": {it}"))).concat();
-    print_message(&format!("the run is over after turn {turn}, {summary}{texts}; --fresh starts a new one"));
+    let position = dalsegno_core::text::position(turn);
+    print_message(&format!("the run is over {position}, {summary}{texts}; --fresh starts a new one"));
 }
 
 /// Prints why the run is held, and what to do about it on this machine. `store_url` is quoted for a shell.

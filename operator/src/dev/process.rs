@@ -194,8 +194,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let lock = open_lock(folder.path()).unwrap();
         flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let (escaped, mut stranger) = (sleep(Stdio::from(lock)), sleep(Stdio::null()));
-        fs::write(folder.path().join(GROUP), stranger.id().unwrap().to_string()).unwrap();
+        let (escaped, mut unrelated) = (sleep(Stdio::from(lock)), sleep(Stdio::null()));
+        fs::write(folder.path().join(GROUP), unrelated.id().unwrap().to_string()).unwrap();
 
         let orphans = kill_orphans(folder.path()).await.unwrap();
         assert!(!orphans.worker);
@@ -204,6 +204,6 @@ mod tests {
             others.iter().map(|it| it.as_raw_nonzero().get() as u32).collect::<Vec<_>>(),
             [escaped.id().unwrap()]
         );
-        assert!(stranger.try_wait().unwrap().is_none());
+        assert!(unrelated.try_wait().unwrap().is_none());
     }
 }

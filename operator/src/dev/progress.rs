@@ -1,6 +1,7 @@
 //! Prints the progress of a run: one line per transition.
 
 use dalsegno_core::settings::Settings;
+use dalsegno_core::text::position;
 use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdict};
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
@@ -63,10 +64,7 @@ impl ProgressPrinter {
         end: &AttemptEnd,
         next: Option<Timestamp>,
     ) -> String {
-        let after = match attempt.turn_at_end.unwrap_or(attempt.turn_at_start) {
-            0 => "before turn 1".to_owned(),
-            turn => format!("after turn {turn}"),
-        };
+        let after = position(attempt.turn_at_end.unwrap_or(attempt.turn_at_start));
         let why = if end.message.is_empty() { end.cause.as_str() } else { &end.message };
         let counters = &row.counters;
         let charge = match end.class {

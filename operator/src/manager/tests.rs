@@ -9,6 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::AnchorSinkKind;
 use crate::mutex::lock;
 use crate::tasks::leader::LEASE;
 use crate::test_context::lease_response;
@@ -56,12 +57,14 @@ where
     });
     let args = OperatorArgs {
         gateway_url: "http://gateway".into(),
-        watch_namespace: None,
+        watch_namespaces: Vec::new(),
         leader_election,
         namespace: "default".into(),
         pod_name: "dalsegno".into(),
         concurrency: 1,
         anchor_every: Duration::from_secs(60),
+        anchor_sink: AnchorSinkKind::None,
+        anchor_file: None,
         crash_at: None,
     };
     let manager = Manager {
@@ -73,6 +76,7 @@ where
         metrics: Metrics::default(),
         failpoint: Failpoint::default(),
         is_ready: Arc::default(),
+        watch_health: WatchHealth::default(),
     };
     let running = run_manager(manager, stop.clone());
     let ended = tokio::time::timeout(Duration::from_secs(20), running).await;

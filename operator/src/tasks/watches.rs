@@ -1,33 +1,49 @@
 //! Watches of pods and nodes: fill the caches, and have the affected runs reconciled.
 
+use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 
 use dalsegno_crds::names;
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use kube::runtime::reflector;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
+use crate::cache::merged_watch;
 use crate::cache::pods::{self, RunKey};
 use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::config::OperatorArgs;
 use crate::controller::attribution;
 use crate::controller::context::Context;
 
-/// Objects of the watched namespace, or of all namespaces.
-pub fn api_of<K>(client: &Client, args: &OperatorArgs) -> Api<K>
+/// The events of all objects of a kind in the watched namespaces.
+pub fn watch_kind<K>(
+    client: &Client,
+    args: &OperatorArgs,
+    config: &watcher::Config,
+) -> BoxStream<'static, watcher::Result<watcher::Event<K>>>
 where
-    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + 'static,
     K::DynamicType: Default,
 {
-    match &args.watch_namespace {
-        Some(namespace) => Api::namespaced(client.clone(), namespace),
-        None => Api::all(client.clone()),
+    let namespaces = &args.watch_namespaces;
+    let mut apis: Vec<Api<K>> =
+        namespaces.iter().map(|namespace| Api::namespaced(client.clone(), namespace)).collect();
+    if apis.is_empty() {
+        apis.push(Api::all(client.clone()));
     }
+    merged_watch::watch(apis, config)
 }
 
 /// Removes metadata that is large and not needed.
@@ -37,9 +53,9 @@ pub fn trim(object: &mut impl ResourceExt) {
 }
 
 /// Watches our pods, until cancelled. Notifies `listed` once the cache is filled.
-pub async fn watch_pods(ctx: Arc<Context>, api: Api<Pod>, listed: oneshot::Sender<()>) {
+pub async fn watch_pods(ctx: Arc<Context>, args: OperatorArgs, listed: oneshot::Sender<()>) {
     let selector = format!("{}={}", names::LABEL_MANAGED_BY, names::MANAGED_BY);
-    let events = watcher(api, watcher::Config::default().labels(&selector)).default_backoff();
+    let events = watch_kind::<Pod>(&ctx.client, &args, &watcher::Config::default().labels(&selector));
     let mut changes = pin!(pods::watch(ctx.pods.clone(), events));
     let mut listed = Some(listed);
     while let Some(change) = changes.next().await {
@@ -64,6 +80,17 @@ pub async fn watch_nodes(ctx: Arc<Context>, listed: oneshot::Sender<()>) {
         if is_listed {
             notify(&mut listed);
         }
+    }
+}
+
+/// Watches all quotas, until cancelled. A quota that changed may have room for the pods that it refused.
+pub async fn watch_quotas(ctx: Arc<Context>, args: OperatorArgs) {
+    let events = watch_kind::<ResourceQuota>(&ctx.client, &args, &watcher::Config::default());
+    let mut changes = pin!(events.touched_objects());
+    while let Some(quota) = changes.next().await {
+        let Ok(quota) = quota else { continue };
+        let woken = ctx.quotas.changed(&quota.namespace().unwrap_or_default(), Timestamp::now());
+        woken.iter().for_each(|run| ctx.enqueue(run));
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) type DbResult<T> = Result<T, DbError>;
 pub(crate) enum DbError {
     /// The database refused the work, or did not respond in time. The outcome is unknown.
     Database(Arc<dyn std::error::Error + Send + Sync>),
+    /// The volume is full, or almost full. Nothing was written.
+    Full(Arc<dyn std::error::Error + Send + Sync>),
     /// The stored data is damaged, or this code cannot interpret it.
     Corrupt(String),
     /// The data existed and was dropped or shredded.
@@ -48,6 +50,7 @@ impl DbError {
     pub fn with_context(self, operation: &'static str) -> Error {
         match self {
             Self::Database(source) => Error::Unavailable { operation, source: Box::new(SharedCause(source)) },
+            Self::Full(source) => Error::StorageFull { operation, source: Box::new(SharedCause(source)) },
             Self::Corrupt(detail) => Error::Corrupt { operation, detail },
             Self::Gone(detail) => Error::Gone { operation, detail },
             Self::Unusable(why) => Error::Unusable(why),
@@ -59,6 +62,7 @@ impl From<Error> for DbError {
     fn from(error: Error) -> Self {
         match error {
             Error::Unavailable { source, .. } => Self::Database(Arc::from(source)),
+            Error::StorageFull { source, .. } => Self::Full(Arc::from(source)),
             Error::Corrupt { operation, detail } => Self::Corrupt(format!("{operation}: {detail}")),
             Error::Gone { operation, detail } => Self::Gone(format!("{operation}: {detail}")),
             Error::Unusable(why) => Self::Unusable(why),

@@ -51,4 +51,6 @@ mod stored_rows;
 mod transitions;
 
 pub use checkpoint_document::checkpoint;
+#[cfg(feature = "sqlite")]
+pub use open::{ServedStore, open_to_serve};
 pub use open::{grant, migrate, open, open_beside, open_read_only};

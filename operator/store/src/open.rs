@@ -37,6 +37,26 @@ pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<d
     }
 }
 
+/// A store that a server has opened.
+#[cfg(feature = "sqlite")]
+pub struct ServedStore {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The volume of an embedded store.
+    pub disk: Option<Arc<crate::sqlite::Disk>>,
+}
+
+/// Opens the store that `url` names for a server, as [`open`]. The server watches the volume of an embedded store.
+#[cfg(feature = "sqlite")]
+pub async fn open_to_serve(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<ServedStore> {
+    let StoreUrl::File(path) = parse(url)? else {
+        return Ok(ServedStore { store: open(url, keys).await?, disk: None });
+    };
+    let store = crate::sqlite::Sqlite::open(path).await?.sealed_by(keys);
+    let disk = store.disk();
+    Ok(ServedStore { store: Arc::new(store), disk })
+}
+
 /// Opens the store that `url` names for reading. A SQLite file can be opened while another process writes to it;
 /// writes to a SQLite file that was opened so are refused.
 pub async fn open_read_only(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<dyn Store>> {

@@ -8,6 +8,8 @@
 //!   share statements ([`commit_batcher`]).
 //! - Every other change of a run is a transition under the lock of its row ([`transitions`]).
 //! - Every method returns or fails within its deadline.
+//! - A process has no more backends on the server than its pools have connections, and one: also if calls are given up
+//!   ([`abandoned`]).
 //! - However long a run's row is locked, the calls of that run occupy few connections ([`crate::per_run_limiter`]). Heartbeats
 //!   have connections of their own.
 //!
@@ -21,6 +23,7 @@
 //! - Through pgbouncer in transaction mode (`?pgbouncer=true`) a call takes four round trips. Migrations need a URL of
 //!   the server itself.
 
+mod abandoned;
 mod anchors;
 mod audit;
 mod boundary_pages;
@@ -34,9 +37,11 @@ mod create;
 mod data_keys;
 mod deadline_poll;
 mod events;
+mod failure;
 mod grants;
 mod heartbeats;
 mod pool;
+mod pooled_connection;
 mod query;
 mod read;
 mod read_transaction;
@@ -46,6 +51,7 @@ mod retention;
 mod row;
 mod schema;
 mod server_settings;
+mod session;
 mod snapshot;
 mod sqlx_types;
 mod store;
@@ -59,6 +65,7 @@ use uuid::Uuid;
 
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
+use abandoned::AbandonedConnections;
 use commit_batcher::CommitBatcher;
 use dalsegno_model::Result;
 use pool::Pool;
@@ -70,11 +77,15 @@ const MAX_CONNECTIONS: usize = 16;
 /// Connections for the gateway's own heartbeat and a batch of worker heartbeats, which must not wait for other calls.
 const HEARTBEAT_CONNECTIONS: usize = 2;
 
+/// Connections for read transactions, which may last for minutes.
+const READ_CONNECTIONS: usize = 4;
+
 /// A store in PostgreSQL.
 #[derive(Debug)]
 pub struct Postgres {
     pool: Arc<Pool>,
     heartbeat_pool: Pool,
+    read_pool: Pool,
     batcher: Arc<CommitBatcher>,
     keys: Arc<Keys>,
 }
@@ -85,20 +96,22 @@ impl Postgres {
     ///
     /// [`dalsegno_model::Error::Unusable`]: the database is not migrated, or the server has unsafe settings.
     pub async fn connect(url: &str) -> Result<Self> {
-        let target = Target::parse(url)?;
+        let target = Target::parse(url)?.with_session_settings();
         Self::open(target).await.map_err(|fault| fault.with_context("opening the store"))
     }
 
     async fn open(target: Target) -> DbResult<Self> {
-        let heartbeat_pool = Pool::new(target.clone(), HEARTBEAT_CONNECTIONS);
-        let pool = Arc::new(Pool::new(target, MAX_CONNECTIONS));
+        let abandoned = AbandonedConnections::new(target.clone());
+        let pool = |size| Pool::new(target.clone(), size, Arc::clone(&abandoned));
+        let (heartbeat_pool, read_pool) = (pool(HEARTBEAT_CONNECTIONS), pool(READ_CONNECTIONS));
+        let pool = Arc::new(pool(MAX_CONNECTIONS));
         let applied = match pool.optional(sqlx::query(schema::IS_MIGRATED)).await? {
             Some(_) => Some(pool.one(sqlx::query(schema::APPLIED)).await?),
             None => None,
         };
         schema::check(applied.as_ref())?;
         let batcher = CommitBatcher::new(Arc::clone(&pool));
-        Ok(Self { pool, heartbeat_pool, batcher, keys: Arc::default() })
+        Ok(Self { pool, heartbeat_pool, read_pool, batcher, keys: Arc::default() })
     }
 
     /// Read each time: this address may lead to another database by now.
@@ -112,18 +125,10 @@ impl Postgres {
     }
 
     /// Migrates the schema to the version of this binary, under an advisory lock. `url` must lead to the server itself.
+    /// Does nothing if the schema is newer and this binary can use it.
     pub async fn migrate(url: &str) -> Result<()> {
         let options = Target::parse_direct(url)?;
-        let migrated = async {
-            let mut conn = connect(&options).await?;
-            server_settings::check_settings(&mut conn).await?;
-            let done = schema::migrate(&mut conn).await;
-            // Closing the connection releases the lock, also after an error.
-            let closed = conn.close().await;
-            done?;
-            Ok(closed?)
-        };
-        migrated.await.map_err(|fault: DbError| fault.with_context("migrating the store"))
+        schema::migrate(&options).await.map_err(|fault| fault.with_context("migrating the store"))
     }
 
     /// Grants `role` the least rights that operator and gateway need, and revokes all others on the store's tables.

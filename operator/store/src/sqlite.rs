@@ -4,7 +4,8 @@
 //!
 //! - WAL and `synchronous=FULL`: a write is on the disk before it is acknowledged ([`writer`]).
 //! - One process serves: it holds an exclusive lock on `<database>.lock` until it ends. Any number of processes may
-//!   read. A command line's short write may run beside it, because no process caches anything between two requests.
+//!   read. A short write of a command line may run at the same time, because no process caches anything between two
+//!   requests.
 //!
 //! # Assumptions
 //!
@@ -13,17 +14,20 @@
 //! # Caveats
 //!
 //! - Times are those of the process's clock ([`clock`]).
+//! - The volume may fill up or fail: see [`volume`] and [`serving`].
 //!
 //! # Layers
 //!
 //! Each layer imports only the layers above it in this list:
 //!
 //! 1. `sqlx_types`, `row`, and the statements, one file for each subject: functions over a connection.
-//! 2. [`writer`]: one transaction for all writes that wait.
+//! 2. [`writer`]: one transaction for all writes that wait; [`volume`] and [`active_reads`]: what keeps the write-ahead
+//!    log small.
 //! 3. [`database`]: the type [`Sqlite`], its connections, and how an operation gets to one of them.
 //! 4. [`snapshot_store`], [`payload_reads`], [`payload_writes`], [`transitions`]: operations with encryption or rules.
 //! 5. [`store`]: the traits of the store.
 
+mod active_reads;
 mod admission;
 mod anchors;
 mod audit;
@@ -39,6 +43,9 @@ mod create;
 mod data_keys;
 mod database;
 mod deadline_poll;
+mod disk;
+mod disk_fault;
+mod disk_limits;
 mod events;
 mod heartbeats;
 mod lock;
@@ -50,10 +57,12 @@ mod prune;
 mod read;
 mod read_transaction;
 mod records;
+mod reserve;
 mod retention;
 mod revisions;
 mod row;
 mod schema;
+mod serving;
 mod snapshot;
 mod snapshot_store;
 mod sqlx_types;
@@ -61,6 +70,10 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod transitions;
+mod volume;
+mod wal_rewrite;
+mod write_op;
 mod writer;
 
 pub use database::Sqlite;
+pub use disk::{Disk, DiskLevel, DiskStatus};

@@ -1,14 +1,24 @@
 //! Statements that both databases share.
 
-/// For [`dalsegno_model::Operator::capacity`]: bytes of the `$1` largest namespaces, and the sum of all others under NULL.
-pub(crate) const NAMESPACE_USAGE: &str = "WITH sums AS ( \
-         SELECT namespace, CAST(sum(stored_bytes) AS bigint) AS bytes FROM runs GROUP BY namespace \
-     ), ranked AS ( \
-         SELECT namespace, bytes, row_number() OVER (ORDER BY bytes DESC, namespace) AS boundary_id FROM sums \
-     ), listed AS ( \
-         SELECT CASE WHEN boundary_id <= $1 THEN namespace END AS namespace, bytes FROM ranked \
-     ) \
-     SELECT namespace, CAST(sum(bytes) AS bigint) AS bytes FROM listed GROUP BY namespace ORDER BY namespace";
+/// For [`dalsegno_model::Operator::namespace_usage`]: bytes of the `$1` largest namespaces, and the sum of all others
+/// under NULL. The argument says which runs are read.
+macro_rules! namespace_usage {
+    ($runs:literal) => {
+        concat!(
+            "WITH sums AS ( \
+                 SELECT namespace, CAST(sum(stored_bytes) AS bigint) AS bytes FROM ",
+            $runs,
+            " GROUP BY namespace \
+             ), ranked AS ( \
+                 SELECT namespace, bytes, row_number() OVER (ORDER BY bytes DESC, namespace) AS boundary_id FROM sums \
+             ), listed AS ( \
+                 SELECT CASE WHEN boundary_id <= $1 THEN namespace END AS namespace, bytes FROM ranked \
+             ) \
+             SELECT namespace, CAST(sum(bytes) AS bigint) AS bytes FROM listed GROUP BY namespace ORDER BY namespace"
+        )
+    };
+}
+pub(crate) use namespace_usage;
 
 /// The position of the first event of a turn: of the first boundary of the turn on the live branch, even if that
 /// boundary carries no events.

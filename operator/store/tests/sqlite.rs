@@ -238,7 +238,7 @@ async fn an_unmigrated_database_is_refused() {
 }
 
 #[tokio::test]
-async fn a_schema_newer_than_the_binary_is_refused() {
+async fn a_newer_schema_is_refused_unless_it_is_readable_since_this_version() {
     let (_dir, path) = database().await;
     let mut conn = SqliteConnection::connect(&url(&path)).await.unwrap();
     conn.execute(
@@ -247,6 +247,11 @@ async fn a_schema_newer_than_the_binary_is_refused() {
     )
     .await
     .unwrap();
+    // The schema says that this binary can use it.
+    open_read_only(&url(&path), None).await.unwrap();
+    Sqlite::open(&path).await.unwrap().close().await;
+    migrate(&url(&path)).await.unwrap();
+    conn.execute("UPDATE store SET readable_since = 999").await.unwrap();
     conn.close().await.unwrap();
     for why in [
         refusal(Sqlite::open(&path).await),

@@ -22,11 +22,12 @@ async fn anchor(context: &TestContext, store: &dyn Store, at: &str) {
 }
 
 async fn anchor_by(signer: &Signer, context: &TestContext, store: &dyn Store, at: &str) {
-    let (moved, id) = (store.heads_to_anchor().await.unwrap(), store.id().await.unwrap());
-    let anchor = Anchor::next(&moved, id, at.parse::<Timestamp>().unwrap(), signer);
-    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
+    let (moved, id) = (store.heads_to_anchor(RunId::nil()).await.unwrap(), store.id().await.unwrap());
+    assert!(Anchor::is_due(&moved).unwrap());
+    let anchor = Anchor::next(&moved, id, at.parse::<Timestamp>().unwrap(), signer).unwrap();
+    assert!(store.put_anchor(anchor.stored()).await.unwrap());
     let before = std::fs::read_to_string(context.path("operator.log")).unwrap_or("another line\n".into());
-    std::fs::write(context.path("operator.log"), before + &anchor.line().unwrap() + "\n").unwrap();
+    std::fs::write(context.path("operator.log"), before + &anchor.line().text().unwrap() + "\n").unwrap();
 }
 
 /// The id of the run, and its audit.
@@ -102,6 +103,49 @@ async fn rows_that_an_anchor_named_before_that_day_are_pruned_and_the_rest_still
 }
 
 #[tokio::test]
+async fn anchors_are_pruned_after_an_anchor_of_the_copy_has_announced_it() {
+    let context = TestContext::new();
+    let (store, copy) = (context.store().await, context.path("operator.log"));
+    let quiet = create_run(&*store, false).await;
+    for day in 1..=3 {
+        anchor(&context, &*store, &format!("2026-05-0{day}T12:00:00Z")).await;
+        if day < 3 {
+            store.request_cancel(quiet, &RequestedBy::default()).await.unwrap();
+            store.reset_budget(quiet, day - 1, day, &RequestedBy::default()).await.unwrap();
+        }
+    }
+    let anchors = async || {
+        let mut reading = store.begin_read().await.unwrap();
+        reading.anchors(0).await.unwrap().iter().map(|row| row.seq).collect::<Vec<_>>()
+    };
+    let (success, text) = prune(&context, &copy, "2026-05-03", &[]);
+    assert!(success && text.contains("0 anchors were pruned"), "{text}");
+    assert!(text.contains("anchors before 3 can be pruned by the next `audit prune`"), "{text}");
+    let (success, text) = prune(&context, &copy, "2026-05-03", &[]);
+    assert!(success && text.contains("0 anchors were pruned"), "the copy does not announce it: {text}");
+    assert_eq!(anchors().await, [1, 2, 3]);
+
+    anchor(&context, &*store, "2026-05-04T12:00:00Z").await;
+    let (success, text) = prune(&context, &copy, "2026-05-03", &[]);
+    assert!(success && text.contains("2 anchors were pruned"), "{text}");
+    assert_eq!(anchors().await, [3, 4]);
+    let lines = std::fs::read_to_string(&copy).unwrap();
+    let last = context.path("last.log");
+    std::fs::write(&last, lines.lines().last().unwrap()).unwrap();
+    for copy in [&copy, &last] {
+        let (success, text) = context.run(&["audit", "verify", "--anchors", copy], true);
+        assert!(success && text.contains("0 problems"), "{text}");
+    }
+    let (success, text) = context.run(&["audit", "verify"], true);
+    assert!(success && text.contains("0 problems"), "{text}");
+    // A copy from before the announcement does not know that they were to go.
+    let early: Vec<_> = lines.lines().take(4).collect();
+    std::fs::write(&last, early.join("\n")).unwrap();
+    let (success, text) = context.run(&["audit", "verify", "--anchors", &last], true);
+    assert!(!success && text.contains("anchor 1 was expected: some are missing"), "{text}");
+}
+
+#[tokio::test]
 async fn a_copy_signed_by_two_keys_needs_both_public_keys() {
     let (context, other) = (TestContext::new(), TestContext::new());
     let (store, copy) = (context.store().await, context.path("operator.log"));
@@ -114,7 +158,7 @@ async fn a_copy_signed_by_two_keys_needs_both_public_keys() {
     }
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     let (success, text) = prune(&context, &copy, NEXT_DAY, &keys[2..]);
-    assert!(!success && text.contains("another public key"), "{text}");
+    assert!(!success && text.contains("not signed by the key"), "{text}");
     let (success, text) = prune(&context, &copy, NEXT_DAY, &keys);
     assert!(success && text.contains("rows of 1 runs were pruned"), "{text}");
 }
@@ -136,7 +180,7 @@ async fn nothing_is_pruned_if_the_copy_does_not_prove_the_store() {
     for (copy, more, why) in [
         (other.path("operator.log"), &[][..], "the store differs from what was written"),
         (context.path("edited.log"), &[], "the store differs from what was written"),
-        (copy, &another, "another public key"),
+        (copy, &another, "not signed by the key"),
         (context.path("empty.log"), &[], "contains no anchor"),
         (context.path("missing.log"), &[], "missing.log"),
     ] {

@@ -26,8 +26,8 @@ def test_heartbeats_continue_after_a_refusal(gateway: ScriptedGateway) -> None:
 
 def test_heartbeats_survive_odd_answers_and_cap_retry_after(gateway: ScriptedGateway) -> None:
     gateway.script["attach"] = [attached(heartbeatSeconds=0.1)]
-    away = [problem(503, "UNAVAILABLE", Retry_After=seconds) for seconds in ("60", "99999999999", "9" * 5000)]
-    gateway.script["heartbeat"] = [Answer(200, b"null"), Answer(200, {}), *away, ok(cancel=True)]
+    unavailable = [problem(503, "UNAVAILABLE", Retry_After=seconds) for seconds in ("60", "99999999999", "9" * 5000)]
+    gateway.script["heartbeat"] = [Answer(200, b"null"), Answer(200, {}), *unavailable, ok(cancel=True)]
     code, out, err = gateway.run("""
         waits = []
         time.sleep = waits.append

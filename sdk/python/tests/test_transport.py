@@ -52,6 +52,7 @@ def test_a_forked_process_has_its_own_connection(gateway: ScriptedGateway) -> No
 
 FAULTS = [
     problem(503, "UNAVAILABLE"),
+    problem(503, "STORAGE_FULL"),
     problem(429, "TOO_MANY_REQUESTS"),
     Answer(502, "nginx"),
     NO_ANSWER,

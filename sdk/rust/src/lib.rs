@@ -14,7 +14,7 @@
 //!         let id = format!("turn-{turn}");
 //!         let tool = |key: &str, page: i32| Ok(write_page(key, page)?);
 //!         pages.push(run.call(ToolCall::new(&id, Policy::RetrySameKey), turn, tool)?);
-//!         run.commit(Commit::new(turn).state(&pages)?)?; // from here on the turn is never lost and never run again
+//!         run.commit(Commit::new(turn).state(&pages)?)?; // from here on the turn is stored
 //!     }
 //!     run.finish(succeeded())
 //! }

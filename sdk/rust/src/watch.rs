@@ -1,4 +1,4 @@
-//! What runs beside the agent's loop: the heartbeats and the handler of SIGTERM.
+//! What runs in the background of the agent's loop: the heartbeats and the handler of SIGTERM.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

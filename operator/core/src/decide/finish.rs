@@ -22,7 +22,7 @@ pub(super) fn finished_run(ctx: &Context<'_>) -> Plan {
     }
     let Some((finish, ttl)) = row.finish.as_ref().zip(settings.ttl_after_finished) else { return plan };
     let left = ttl - row.now.duration_since(finish.at);
-    // The end must be in the status first, so that whoever waits for the run can see it.
+    // The end must be in the status first, so that clients that wait for the run can see it.
     let status_shows_end = run.status.as_ref().is_some_and(|status| status.completion_time.is_some());
     if left.is_positive() || !status_shows_end {
         return plan.requeue_when_left(left.max(SignedDuration::ZERO));

@@ -6,6 +6,8 @@ mod reserved;
 mod start;
 mod supervise;
 
+use std::time::Duration;
+
 use dalsegno_crds::{AgentRun, OperatingMode};
 use dalsegno_model::{AttemptState, NextStep, RunRecord};
 use jiff::Timestamp;
@@ -14,13 +16,13 @@ use crate::decision::{Decision, Effect};
 use crate::end::recorded_end;
 use crate::observed::Observed;
 use crate::orphaned_pods;
-use crate::run_stage::RunStage;
+use crate::run_stage::{RunStage, ready_until};
 use crate::settings::Settings;
 use crate::status::{self, StatusInput, events};
 use crate::store_consistency::{self, StoreConsistency};
 
 pub use plan::RECHECK_INTERVAL;
-use plan::{Context, Plan, STORE_RETRY, missing_agent};
+use plan::{Context, Plan, STORE_RETRY, WAKE_MARGIN, missing_agent};
 
 /// Decides. Pure and total: the same run, observation and time give the same decision.
 pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
@@ -38,7 +40,14 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let pod = row.and_then(|row| observed.pod(row.attempt.pod_uid.as_deref()?));
     let status = status::of(&StatusInput { run, row, pod, stage: &stage, now });
     let events = events::of(run.status.as_ref(), &status);
-    Decision { effects, status, events, requeue }
+    let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
+    Decision { effects, status, events, requeue: requeue.into_iter().chain(not_ready).min() }
+}
+
+/// Delay until a run without a worker is no longer Ready, if it still is.
+fn until_not_ready(row: &RunRecord) -> Option<Duration> {
+    let left = ready_until(row)?.duration_since(row.now);
+    left.is_positive().then(|| Duration::try_from(left + WAKE_MARGIN).ok())?
 }
 
 fn plan(run: &AgentRun, observed: &Observed, consistency: &StoreConsistency<'_>, now: Timestamp) -> Plan {

@@ -20,7 +20,7 @@ pub(super) const STORE_RETRY: Duration = Duration::from_secs(3);
 /// Interval for rechecking what no watch reports: a missing definition, an inconsistent store, a prior run.
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Added to every computed delay, so that rounding to milliseconds never wakes the operator before a deadline.
-const WAKE_MARGIN: SignedDuration = SignedDuration::from_millis(50);
+pub(super) const WAKE_MARGIN: SignedDuration = SignedDuration::from_millis(50);
 
 /// What the rules for a run with a row need.
 #[derive(Clone, Copy)]
@@ -63,6 +63,14 @@ impl Plan {
     /// A person must act.
     pub fn hold(hold: Hold) -> Self {
         Self::wait(RunStage::Held(hold))
+    }
+
+    /// The run is held until a person acts, or until the hold ends by itself.
+    pub fn hold_or_wait(row: &RunRecord, hold: Hold) -> Self {
+        match hold.retry_at {
+            Some(at) => Self::hold(hold).requeue_when_left(at.duration_since(row.now)),
+            None => Self::hold(hold),
+        }
     }
 
     /// The current attempt has ended.

@@ -1,7 +1,7 @@
 //! A reserved attempt: it has a number and no recorded pod.
 
 use dalsegno_crds::{Cause, Reason, names};
-use dalsegno_model::{Class, NextStep, PodRecord};
+use dalsegno_model::{Class, NextStep, PodRecord, RunRecord};
 
 use super::finish::{cancelled, failed};
 use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
@@ -13,6 +13,7 @@ use crate::orphaned_pods;
 use crate::pod::{self, annotation};
 use crate::recovery::{self, Hold};
 use crate::run_stage::RunStage;
+use crate::temporary_holds::{self, StartTemplate};
 use crate::version::{self, Choice, ChosenTemplate};
 use crate::worker;
 
@@ -29,19 +30,25 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     let Some(agent) = observed.agent() else {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     };
-    if let Some(hold) = recovery::find_hold(row, settings, &worker::input_text(run)) {
-        return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold(hold) };
+    let hold = recovery::find_hold(row, settings, &worker::input_text(run))
+        .or_else(|| temporary_holds::find_disruption_hold(row, settings));
+    if let Some(hold) = hold {
+        return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold_or_wait(row, hold) };
     }
     let template = match version::choose_template(row, agent, settings.on_mismatch, &observed.templates) {
         Choice::Use(template) => template,
         Choice::NeedsTemplate(revision) => return Plan::act(Effect::ReadTemplate(revision)),
         Choice::Blocked(mismatch) => return Plan::hold(Hold::new(Reason::VersionBlocked, mismatch)),
     };
-    if let Some(hold) = recovery::find_start_hold(row, &template.document.hash(), template.pinned) {
-        return Plan::hold(hold);
+    let start = StartTemplate { revision: &template.document.hash(), pinned: template.pinned };
+    if let Some(hold) = temporary_holds::find_start_hold(row, settings, start) {
+        return Plan::hold_or_wait(row, hold);
     }
     if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
         return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));
+    }
+    if let Some(position) = observed.queue_position.filter(|_| has_had_no_pod(row)) {
+        return Plan::wait(RunStage::Queued(position));
     }
     match head_check::check(row, observed.head.as_ref(), settings.on_corrupt_checkpoint) {
         HeadCheck::Valid => create_pod(ctx, &template),
@@ -49,6 +56,11 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         HeadCheck::Hold(hold) => Plan::hold(hold),
         HeadCheck::RewindTo(rewind) => Plan::act(Effect::Rewind(row.id, rewind)),
     }
+}
+
+/// Whether no attempt of the run has had a pod.
+fn has_had_no_pod(row: &RunRecord) -> bool {
+    row.head.is_none() && row.past.iter().all(|it| it.pod_uid.is_none())
 }
 
 fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
@@ -60,11 +72,17 @@ fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
     }
     let revision = template.document.hash();
     if let Some(error) = observed.pod_create_error.as_ref().filter(|it| it.revision == revision)
-        && let Some(left) = recovery::create_retry_delay(error, now)
+        && error.retry_at() > now
     {
-        return Plan::wait(RunStage::of_create_error(error)).requeue_when_left(left);
+        let stage = RunStage::of_create_error(error, run.status.as_ref());
+        return Plan::wait(stage).requeue_when_left(error.retry_at().duration_since(now));
     }
-    match worker::build_pod(run, row, template, &observed.gateway_url) {
+    if let Some(quota) = observed.quota.as_ref().filter(|it| it.retry_at > now) {
+        let plan = Plan::wait(RunStage::Starting(Reason::QuotaExceeded, quota.message.clone()));
+        let left = quota.retry_at.duration_since(now);
+        return if quota.is_next { plan.requeue_when_left(left) } else { plan };
+    }
+    match worker::build_pod(run, row, template, observed) {
         Ok(pod) => Plan::act(Effect::CreateWorker {
             run: row.id,
             attempt: row.attempt.number,

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use super::finish::cancelled;
 use super::plan::{Context, Plan};
 use super::start;
+use crate::avoided_nodes;
 use crate::decision::Effect;
 use crate::end::End;
 use crate::evidence;
@@ -79,6 +80,9 @@ fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     // No event of the watch would wake the operator when the worker ends.
     let recheck = plan.requeue.map_or(UNWATCHED_RECHECK, |it| it.min(UNWATCHED_RECHECK));
     let plan = if seen.watched { plan } else { plan.requeue_after(recheck) };
+    if let Some(until) = avoided_nodes::pending_until(&seen.pod) {
+        return plan.requeue_when_left(until.duration_since(row.now));
+    }
     // Without a lease the node is the only evidence, and no deadline poll wakes the operator.
     match observed.node {
         Some(node) if !node.ready && attempt.lease_renewed_at.is_none() => plan.requeue_after(NODE_RECHECK),

@@ -10,7 +10,7 @@ use super::mirror::{attempts, time};
 use crate::observed::ObservedPod;
 use crate::pod::annotation;
 use crate::recovery::{Hold, describe_last_end, describe_recovery, recovery_reason};
-use crate::run_stage::{RunStage, end_of};
+use crate::run_stage::{RunStage, end_of, ready_until};
 use crate::text;
 
 /// What a status is computed from.
@@ -96,12 +96,16 @@ impl ConditionsBuilder<'_> {
     fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
         match stage {
             RunStage::Running => self.set(ConditionType::WorkerReady, true, Reason::Attached, ""),
-            // The kubelet alternates between several messages for the same failed pull.
-            RunStage::Starting(Reason::ImagePullFailed, message) if self.is_same_attempt(row) => {
-                self.set_once(ConditionType::WorkerReady, false, Reason::ImagePullFailed, message);
+            RunStage::Starting(reason, message)
+                if has_varying_message(*reason) && self.is_same_attempt(row) =>
+            {
+                self.set_once(ConditionType::WorkerReady, false, *reason, message);
             }
             RunStage::Starting(reason, message) => {
                 self.set(ConditionType::WorkerReady, false, *reason, message)
+            }
+            RunStage::Queued(position) => {
+                self.set(ConditionType::WorkerReady, false, Reason::Queued, &waits_in_queue(*position));
             }
             RunStage::BackingOff(at) => {
                 self.set(ConditionType::WorkerReady, false, Reason::BackingOff, &waits_until(row, *at));
@@ -183,22 +187,19 @@ impl ConditionsBuilder<'_> {
         }
         let why = recovery_reason(row);
         if self.was_attached(row) {
-            let message = match stage {
-                RunStage::BackingOff(at) => waits_until(row, *at),
-                _ => describe_recovery(row, "is starting"),
-            };
-            return self.set(ConditionType::Ready, true, why.unwrap_or(Reason::Recovering), &message);
+            return self.recovering(row, stage);
         }
         let (reason, message) = match (stage, why) {
             (RunStage::Starting(Reason::Starting, message), Some(why)) => {
                 (why, describe_recovery(row, &format!("is starting: {message}")))
             }
             (RunStage::Starting(reason, message), _) => (*reason, message.clone()),
+            (RunStage::Queued(position), _) => (Reason::Queued, waits_in_queue(*position)),
             (RunStage::BackingOff(at), why) => (why.unwrap_or(Reason::BackingOff), waits_until(row, *at)),
             _ => (Reason::BackingOff, describe_last_end(row)),
         };
         for (kind, status) in [(ConditionType::Ready, false), (ConditionType::Reconciling, true)] {
-            if reason == Reason::ImagePullFailed && self.is_same_attempt(row) {
+            if has_varying_message(reason) && self.is_same_attempt(row) {
                 self.set_once(kind, status, reason, &message);
             } else {
                 self.set(kind, status, reason, &message);
@@ -206,9 +207,33 @@ impl ConditionsBuilder<'_> {
         }
     }
 
+    /// Ready of a run that has had a worker. It stays True while the next worker is on its way, but not for long, and not
+    /// while the next worker cannot start.
+    fn recovering(&mut self, row: &RunRecord, stage: &RunStage) {
+        let is_late = ready_until(row).is_some_and(|until| row.now >= until);
+        let why = recovery_reason(row).unwrap_or(Reason::Recovering);
+        match stage {
+            RunStage::Starting(reason @ (Reason::ImagePullFailed | Reason::PodRefused), message) => {
+                let message = describe_recovery(row, &format!("cannot start: {message}"));
+                self.set_once(ConditionType::Ready, false, *reason, &message);
+            }
+            RunStage::Starting(Reason::Starting, _) => {
+                self.set(ConditionType::Ready, !is_late, why, &describe_recovery(row, "is starting"));
+            }
+            RunStage::Starting(reason, message) => {
+                let message = describe_recovery(row, &format!("waits: {message}"));
+                self.set_once(ConditionType::Ready, !is_late, if is_late { *reason } else { why }, &message);
+            }
+            RunStage::BackingOff(at) => self.set(ConditionType::Ready, !is_late, why, &waits_until(row, *at)),
+            _ => self.set(ConditionType::Ready, !is_late, why, &describe_recovery(row, "is starting")),
+        }
+    }
+
     fn held(&mut self, hold: &Hold) {
         let what = text::keep_start(&hold.message, text::CONDITION_MESSAGE_BYTES / 2);
-        let message = format!("{}. {}", what.trim_end_matches('.'), hold.reason.remediation());
+        let next =
+            hold.retry_at.map_or_else(String::new, |at| format!(" The next try is at {}.", time(at).0));
+        let message = format!("{}.{next} {}", what.trim_end_matches('.'), hold.reason.remediation());
         self.set(ConditionType::Held, true, hold.reason, &message);
         self.set(ConditionType::Ready, false, Reason::Held, &message);
         self.set(ConditionType::Stalled, true, hold.reason, &message);
@@ -241,6 +266,19 @@ impl ConditionsBuilder<'_> {
     fn is_same_attempt(&self, row: &RunRecord) -> bool {
         self.old.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)
     }
+}
+
+/// Whether the message of one cause differs from try to try: the kubelet alternates between several messages for one
+/// failed pull, the scheduler counts the nodes, a quota counts what is used. Only the first message is written.
+fn has_varying_message(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::ImagePullFailed | Reason::Unschedulable | Reason::QuotaExceeded | Reason::PodRefused
+    )
+}
+
+fn waits_in_queue(position: i32) -> String {
+    format!("{} runs of this AgentDefinition start before it", position.saturating_sub(1))
 }
 
 /// Describes the end of the last attempt, and when the next one starts.

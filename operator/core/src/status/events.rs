@@ -10,6 +10,7 @@ use dalsegno_crds::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::decision::{EventLevel, EventSpec};
+use crate::text::position;
 
 /// The events for the change from `old` to `new`.
 pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<EventSpec> {
@@ -97,9 +98,9 @@ impl Change<'_> {
         let pod = attempt.pod_name.as_deref()?;
         let known = self.old_attempt().is_some_and(|old| old.pod_uid == attempt.pod_uid);
         let rebuilt = self.old.is_none() && attempt.number > 1;
-        let turn = attempt.resumed_from_turn.unwrap_or_default();
+        let next = attempt.resumed_from_turn.unwrap_or_default() + 1;
         (!known && !rebuilt).then(|| {
-            let note = format!("created pod {pod} to continue after turn {turn}");
+            let note = format!("created pod {pod} to start at turn {next}");
             event(
                 EventLevel::Normal,
                 EventReason::WorkerCreated.as_str(),
@@ -140,9 +141,9 @@ impl Change<'_> {
             self.after(ConditionType::WorkerReady).filter(|it| has_status(it, ConditionStatus::True))?;
         let before = self.before(ConditionType::WorkerReady);
         let was_attached = before.is_some_and(|was| !has_status(was, ConditionStatus::False));
-        let turn = attempt.resumed_from_turn.unwrap_or_default();
+        let next = attempt.resumed_from_turn.unwrap_or_default() + 1;
         (!was_attached || self.is_another_attempt(attempt)).then(|| {
-            let note = format!("attempt {} continues after turn {turn}", attempt.number);
+            let note = format!("the worker of attempt {} starts at turn {next}", attempt.number);
             event(EventLevel::Normal, &ready.reason, format!("Attach{}", attempt.number), note)
         })
     }
@@ -154,21 +155,24 @@ impl Change<'_> {
         let ready = self.after(ConditionType::Ready).filter(is_unavailable)?;
         let was_unavailable = self.before(ConditionType::Ready).filter(is_unavailable).is_some();
         (!was_unavailable).then(|| {
-            event(EventLevel::Warning, &ready.reason, format!("Wait{attempt}"), ready.message.clone())
+            let note = ready.message.clone();
+            event(EventLevel::Warning, &ready.reason, format!("Wait{attempt}"), note)
         })
     }
 
     fn held(&self, attempt: i32) -> Option<EventSpec> {
         let held = self.became_true(ConditionType::Held)?;
-        Some(event(EventLevel::Warning, &held.reason, format!("Hold{attempt}"), held.message.clone()))
+        let held = event(EventLevel::Warning, &held.reason, format!("Hold{attempt}"), held.message.clone());
+        Some(EventSpec { log: "the run is held until a person acts".to_owned(), ..held })
     }
 
     fn run_finished(&self, attempt: i32) -> Option<EventSpec> {
         let finished = self.became_true(ConditionType::Finished)?;
         let failed = self.after(ConditionType::Stalled).is_some();
         let level = if failed { EventLevel::Warning } else { EventLevel::Normal };
-        let note = format!("the run has ended. {}", finished.message);
-        Some(event(level, &finished.reason, format!("Finish{attempt}"), note.trim_end().to_owned()))
+        let log = "the run has ended".to_owned();
+        let note = format!("{log}. {}", finished.message).trim_end().to_owned();
+        Some(EventSpec { log, ..event(level, &finished.reason, format!("Finish{attempt}"), note) })
     }
 }
 
@@ -176,12 +180,9 @@ fn attempt_ended(end: &AttemptEnd) -> EventSpec {
     let level = if end.class == Class::Crash { EventLevel::Warning } else { EventLevel::Normal };
     let charged = if end.charged { "charged" } else { "not charged" };
     let message = end.message.as_deref().unwrap_or_default();
-    let note = format!(
-        "attempt {} ended after turn {} and is fenced, {charged}. {message}",
-        end.attempt, end.turn_at_end
-    );
-    let action = format!("EndAttempt{}", end.attempt);
-    event(level, end.cause.as_str(), action, note.trim_end().to_owned())
+    let log = format!("attempt {} ended {} and is fenced, {charged}", end.attempt, position(end.turn_at_end));
+    let note = format!("{log}. {message}").trim_end().to_owned();
+    EventSpec { log, ..event(level, end.cause.as_str(), format!("EndAttempt{}", end.attempt), note) }
 }
 
 fn has_status_and_reason(condition: &Condition, status: ConditionStatus, reason: Reason) -> bool {
@@ -197,5 +198,5 @@ fn history(status: Option<&AgentRunStatus>) -> &[AttemptEnd] {
 }
 
 fn event(level: EventLevel, reason: &str, action: String, note: String) -> EventSpec {
-    EventSpec { level, reason: reason.to_owned(), action, note }
+    EventSpec { level, reason: reason.to_owned(), action, log: note.clone(), note }
 }

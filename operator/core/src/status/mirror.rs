@@ -65,6 +65,7 @@ fn recovery(row: &RunRecord, stage: &RunStage) -> RecoveryStatus {
         disruptions_without_progress: counters.disruptions_without_progress,
         next_attempt_time: match stage {
             RunStage::BackingOff(at) => Some(time(*at)),
+            RunStage::Held(hold) => hold.retry_at.map(time),
             _ => None,
         },
         observed_reset_generation: Some(row.observed_reset_generation),

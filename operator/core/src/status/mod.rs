@@ -7,6 +7,8 @@ mod mirror;
 
 use dalsegno_crds::{AgentRunStatus, names};
 
+use crate::run_stage::RunStage;
+
 pub(crate) use conditions::StatusInput;
 
 /// Computes the new status.
@@ -19,6 +21,10 @@ pub(crate) fn of(input: &StatusInput<'_>) -> AgentRunStatus {
     let (summary, reason) = stage.summary_and_reason(row, &old);
     let agent_ref = run.spec.agent_ref.as_ref().map(|it| it.name.as_str());
     let mut status = AgentRunStatus {
+        queue_position: match stage {
+            RunStage::Queued(position) => Some(*position),
+            _ => None,
+        },
         conditions: conditions::of(input),
         summary: Some(summary),
         reason: Some(reason),

@@ -1,4 +1,4 @@
-//! Tasks that run beside the calls.
+//! Tasks that run in the background, independent of the calls of workers.
 
 pub(crate) mod gateway_heartbeat;
 pub(crate) mod heartbeat_batcher;

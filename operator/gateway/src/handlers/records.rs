@@ -67,7 +67,7 @@ pub(crate) async fn list(
     json_response(&gateway, &reader.owner, &RecordsResponse { records: page.records, next })
 }
 
-/// The last entry of the page before, sent as `<number of the entry>.<key>`.
+/// Parses `after`, which names the last entry of the previous page as `<number of the entry>.<key>`.
 fn parse_cursor(text: &str) -> Result<(String, i64), ApiProblem> {
     text.split_once('.')
         .and_then(|(entry, key)| Some((key.to_owned(), entry.parse().ok()?)))

@@ -58,8 +58,8 @@ impl StateReadBudget {
 /// unknown size counts as the largest.
 pub(crate) fn read_bytes(sizes: &Sizes) -> usize {
     let state = sizes.state.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(Limits::STATE_BYTES);
-    let beside = usize::try_from(sizes.tail.saturating_add(sizes.calls)).unwrap_or_default();
-    state.saturating_add(beside)
+    let tail_and_calls = usize::try_from(sizes.tail.saturating_add(sizes.calls)).unwrap_or_default();
+    state.saturating_add(tail_and_calls)
 }
 
 /// A budget with one queue for all owners, FIFO with one place per owner: nobody waits behind more than one read of

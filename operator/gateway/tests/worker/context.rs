@@ -51,7 +51,8 @@ impl Answer {
         assert_eq!(problem["status"], self.status);
         assert!(problem["detail"].as_str().unwrap().len() > 20, "{problem}");
         let retry_after = self.headers.get("retry-after").map(|value| value.to_str().unwrap());
-        assert_eq!(retry_after, matches!(self.status, 429 | 503).then_some("1"), "{problem}");
+        let seconds = if problem["code"] == "STORAGE_FULL" { "5" } else { "1" };
+        assert_eq!(retry_after, matches!(self.status, 429 | 503).then_some(seconds), "{problem}");
         problem["code"].as_str().unwrap().to_owned()
     }
 

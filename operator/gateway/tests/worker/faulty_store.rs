@@ -19,6 +19,8 @@ pub enum Fault {
     Fails,
     Hangs,
     Panics,
+    /// The store's volume is full.
+    Full,
     /// Only reading a state fails, as for a damaged one.
     Corrupt,
 }
@@ -110,6 +112,12 @@ impl FaultyStore {
                         source: "no route to host".into(),
                     });
                 }
+                Fault::Full => {
+                    return Err(Error::StorageFull {
+                        operation: "injecting a fault",
+                        source: "no space left on device".into(),
+                    });
+                }
                 Fault::Hangs => {
                     self.waiting.fetch_add(1, Ordering::SeqCst);
                     released.await;
@@ -160,8 +168,8 @@ forward! {
         async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
         async fn delete_unused_revisions(&self, rows: u32) -> Result<u64>;
         async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
-        async fn heads_to_anchor(&self) -> Result<HeadsToAnchor>;
-        async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool>;
+        async fn heads_to_anchor(&self, after: RunId) -> Result<HeadsToAnchor>;
+        async fn put_anchor(&self, anchor: &NewAnchor) -> Result<bool>;
     }
 }
 
@@ -251,6 +259,8 @@ forward! {
         async fn rewrap_keys(&self) -> Result<Rewrapped>;
         async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
         async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
+        async fn request_anchors_from(&self, first: i64) -> Result<u64>;
+        async fn prune_anchors(&self, below: i64) -> Result<u64>;
         async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
         async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
     }

@@ -73,3 +73,18 @@ async fn a_state_that_cannot_be_rebuilt_is_checkpoint_corrupt_and_not_unavailabl
         );
     }
 }
+
+#[tokio::test]
+async fn on_a_full_volume_a_call_is_refused_at_once_and_accepted_when_there_is_space() {
+    let ctx = TestContext::attached().await;
+    ctx.store.set(Fault::Full);
+    let began = Instant::now();
+    for (path, body) in CALLS.into_iter().filter(|(path, _)| !["attach", "heartbeat"].contains(path)) {
+        let answer = call(&ctx, path, body).await;
+        assert_eq!((answer.status, answer.code().as_str()), (503, "STORAGE_FULL"), "{path}");
+        assert!(answer.detail().contains("send the same bytes again"), "{}", answer.detail());
+    }
+    assert!(began.elapsed() < test_config().store_timeout, "the gateway does not retry by itself");
+    ctx.store.set(Fault::None);
+    assert_eq!(call(&ctx, "turns/1", CALLS[0].1).await.ok()["result"], "ok");
+}

@@ -43,10 +43,10 @@ struct Run<'a> {
 }
 
 /// Creates a run with one turn, one event, one record and one call, behind the same gateway.
-async fn create_run(beside: &TestContext, run: Run<'_>) -> TestContext {
+async fn create_run(shared: &TestContext, run: Run<'_>) -> TestContext {
     let Run { namespace, name, stage, instance, word } = run;
-    let run = create_in(&*beside.store, namespace, name).await;
-    let ctx = TestContext { store: beside.store.clone(), gateway: beside.gateway.clone(), run };
+    let run = create_in(&*shared.store, namespace, name).await;
+    let ctx = TestContext { store: shared.store.clone(), gateway: shared.gateway.clone(), run };
     let attach = async |attempt: i32, instance: &str| {
         ctx.record_pod(attempt, &pod(name, attempt), Some(accepted())).await;
         let token = format!("token-of-{}-in-{namespace}", pod(name, attempt));

@@ -19,6 +19,15 @@ pub trait Admin: Send + Sync + 'static {
     /// names the given row, and that no deleted row is still needed ([`crate::audit::first_needed`]).
     async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
 
+    /// Requests that the store keeps anchors from this number on only: marks runs that no later anchor names as moved,
+    /// so that the next anchors name them again and then announce it. Returns the number of these runs.
+    async fn request_anchors_from(&self, first: i64) -> Result<u64>;
+
+    /// Deletes some of the anchors below this number, the first of them first, with their leaves. Returns the number of
+    /// deleted anchors; 0 if none is left. On PostgreSQL, only the role that owns the tables may
+    /// ([`crate::Error::Unusable`]). The caller must check that an anchor outside of the store announces it.
+    async fn prune_anchors(&self, below: i64) -> Result<u64>;
+
     /// The store's own signing key, a PKCS#8 document. If the store has none yet, `fresh` becomes its key. Anybody
     /// who can read the whole database can read this key; keep the key in a file to separate the two.
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;

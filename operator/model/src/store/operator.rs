@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::{
-    AnchorRow, Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
-    NamespaceUsage, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    RunId, RunRecord,
+    Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp, NamespaceUsage,
+    NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, RunId,
+    RunRecord,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -118,8 +118,8 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// First, a snapshot of the state before the kept boundaries is made, read back, and compared with the state that
     /// the boundaries produce. Only then the payloads of at most `rows` boundaries of the live branch are deleted,
-    /// and with them those that were undone beside them. Older snapshots are deleted afterwards, one per step.
-    /// Headers, calls, records and the audit, which records each step, are kept.
+    /// and with them the payloads of undone boundaries of the same turns. Older snapshots are deleted afterwards, one
+    /// per step. Headers, calls, records and the audit, which records each step, are kept.
     ///
     /// [`crate::Error::Corrupt`]: the state cannot be rebuilt, and nothing was deleted.
     async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;
@@ -133,10 +133,13 @@ pub trait Operator: Send + Sync + 'static {
     /// sum of all others without a name. Reads only the runs' own rows, no payload.
     async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>>;
 
-    /// The last anchor, and the runs that have moved since an anchor named them; at most as many as one anchor may
-    /// name.
-    async fn heads_to_anchor(&self) -> Result<HeadsToAnchor>;
+    /// The last anchor, and the runs after `after` that have moved since an anchor named them; at most as many as one
+    /// anchor may name. Reads only the rows of these runs.
+    async fn heads_to_anchor(&self, after: RunId) -> Result<HeadsToAnchor>;
 
-    /// Stores an anchor. Returns false, and stores nothing, if another anchor has its number.
-    async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool>;
+    /// Stores an anchor and its leaves. Returns false, and stores nothing, if another anchor has its number.
+    ///
+    /// If this fails half-way, or if a run is locked by another statement, the next list of moved runs contains some of
+    /// these runs once more. That does no harm.
+    async fn put_anchor(&self, anchor: &NewAnchor) -> Result<bool>;
 }

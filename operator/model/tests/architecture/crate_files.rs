@@ -14,7 +14,7 @@ impl CrateFiles {
     /// Of the crate that begins with this file.
     pub fn read(root: &Path) -> Self {
         let mut modules = BTreeMap::new();
-        // The modules of these are in the folder where they are themselves.
+        // The modules of a root file are in the folder of that file.
         read(root, root.parent().unwrap(), vec!["crate".to_owned()], &mut modules);
         Self(modules)
     }
@@ -30,7 +30,7 @@ impl CrateFiles {
         Self(sources.iter().map(module).collect())
     }
 
-    /// Each file, and those that it uses something of. That a file passes on what is in a module of its own does not count.
+    /// Each file, and the files whose items it uses. A public re-export from a submodule of the file does not count.
     pub fn uses(&self) -> BTreeMap<&Segments, BTreeSet<&Segments>> {
         let uses = |(from, module): (_, &Module)| {
             let from: &Segments = from;
@@ -45,7 +45,7 @@ impl CrateFiles {
         self.0.iter().map(uses).collect()
     }
 
-    /// The file in which that is defined which a path in this one stands for; `None`: it is of another crate.
+    /// The file that defines what a path in the file `from` refers to. `None`: another crate defines it.
     fn resolve<'a>(
         &'a self,
         from: &Segments,
@@ -121,7 +121,7 @@ impl CrateFiles {
         body.children.contains(name) || body.items.contains(name) || body.imports.iter().any(&mut is_imported)
     }
 
-    /// The module that a path stands for, if it is one of this crate, and not by another import.
+    /// The module that a path refers to, if it is a module of this crate and the path does not lead through an import.
     fn module(&self, from: &Segments, path: &[String]) -> Option<Segments> {
         let (first, rest) = path.split_first()?;
         let mut at = match first.as_str() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Package, packages};
 
-/// Every crate, and the floor on which it stands: it may use what is on a lower one.
+/// Every crate and its floor. A crate may use only crates on lower floors.
 const FLOORS: &[(&str, u8)] = &[
     ("dalsegno", 3),
     ("dalsegno-e2e", 3),
@@ -21,7 +21,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("dalsegno-protocol", 0),
 ];
 
-/// Crates that use one of their own floor, and which: a list that has an order, since nothing in it uses what comes later.
+/// Crates that may use crates of their own floor, and which. A crate in this list uses only crates before it.
 const SIDEWAYS: &[(&str, &[&str])] = &[
     ("dalsegno-protocol", &[]),
     ("dalsegno-model", &["dalsegno-protocol"]),

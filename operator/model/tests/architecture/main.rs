@@ -6,6 +6,7 @@
 
 mod circles;
 mod crate_files;
+mod documentation;
 mod floors;
 mod paths;
 mod private_words;

@@ -1,4 +1,4 @@
-//! What a file says at its top: the modules and items that it has, what it imports, and the paths that it names elsewhere.
+//! Reads a source file: its modules, its items, its imports, and the other paths in its code.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +7,18 @@ use super::source::{is_name, item_end};
 /// A path, such as `crate::a::b`.
 pub type Segments = Vec<String>;
 
-/// What one name is imported as.
+/// One imported name.
 #[derive(Clone, Debug)]
 pub struct Import {
-    /// The name here; `None`: all that is there.
+    /// The name in this file. `None`: a glob import.
     pub name: Option<String>,
-    /// What it stands for.
+    /// The path that is imported.
     pub path: Segments,
-    /// Whether others see it here too.
+    /// Whether the import is public.
     pub is_public: bool,
 }
 
-/// A module, as its source has it.
+/// A module as it is in its source.
 #[derive(Debug, Default)]
 pub struct Module {
     /// Modules in files of their own.
@@ -36,7 +36,7 @@ const ITEMS: &[&str] =
     &["struct", "enum", "union", "trait", "fn", "const", "static", "type", "mod", "macro_rules!"];
 
 impl Module {
-    /// Of a source without its texts and its tests.
+    /// Reads a source from which string literals and tests were removed.
     pub fn read(source: &str) -> Self {
         let mut module = Self::default();
         let code = module.take_imports(source);
@@ -48,7 +48,7 @@ impl Module {
         module
     }
 
-    /// Reads every import, wherever it stands. What is left of the source.
+    /// Reads all imports, also those inside functions. Returns the source without them.
     fn take_imports(&mut self, source: &str) -> String {
         let mut left = String::with_capacity(source.len());
         let mut rest = source;
@@ -81,7 +81,7 @@ impl Module {
         let words = head.split(|letter: char| !is_name(letter) && letter != '!');
         let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
         let Some(at) = words.iter().position(|word| ITEMS.contains(word)) else {
-            // What stands in a macro's braces may be items too.
+            // The text in a macro's braces may be items too.
             if let Some((_, inside)) = text.split_once('{').filter(|(name, _)| name.trim_end().ends_with('!'))
             {
                 self.read_items(inside.trim_end().trim_end_matches('}'));
@@ -110,7 +110,7 @@ fn find_import(source: &str) -> Option<usize> {
     source.match_indices("use").map(|(at, _)| at).find(is_import)
 }
 
-/// What stands before the visibility that a source ends with, and whether there is one.
+/// Removes the visibility (`pub`, `pub(…)`) at the end of a source. Returns the rest, and whether there was one.
 fn without_visibility(source: &str) -> (&str, bool) {
     let text = source.trim_end();
     let text = text.strip_suffix(')').and_then(|text| text.rsplit_once('(')).map_or(text, |(text, _)| text);
@@ -162,7 +162,7 @@ fn segments(path: &str) -> Segments {
     path.split("::").filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }
 
-/// What stands between the commas that are in no braces.
+/// Splits a list at the commas that are not in braces.
 fn parts(list: &str) -> Vec<&str> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0, 0);
     for (at, letter) in list.char_indices() {

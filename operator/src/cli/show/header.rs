@@ -1,8 +1,9 @@
 //! The first part of `dalsegno show`: the run, its checkpoint, its counters and its attempts.
 
+use dalsegno_core::text::position;
 use dalsegno_model::{Attempt, AttemptState, AuditRow, Lifecycle, RunRecord};
 
-use crate::cli::runs::{position, state, summary, unsealed_note, utc, wire_name};
+use crate::cli::runs::{state, summary, unsealed_note, utc, wire_name};
 use crate::output::print_line;
 
 /// How a run was shredded.

@@ -4,7 +4,9 @@ use axum::http::Method;
 use dalsegno_crds::{ConditionType, OperatingMode, Reason, Summary, find_condition};
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Lifecycle, LookUp, RunRecord};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher;
 use serde_json::{Value, json};
 
 use dalsegno_crds::AgentRun;
@@ -194,12 +196,10 @@ async fn a_pod_that_cannot_be_deleted_does_not_delay_the_status() {
     assert!(status.completion_time.is_some());
     assert!(lost.events().contains(&"Cancelled".to_owned()), "{:?}", lost.events());
 
-    let action = error_policy(
-        Arc::new(serde_json::from_value(serde_json::to_value(&lost.run).unwrap()).unwrap()),
-        &Error::PodCleanup { requeue: Some(Duration::from_millis(9)), source: Box::new(error) },
-        lost.ctx.clone(),
-    );
-    assert_eq!(action, Action::requeue(Duration::from_millis(9)), "the requeue of the decision is kept");
+    let run = serde_json::from_value(serde_json::to_value(&lost.run).unwrap()).unwrap();
+    let error = Error::PodCleanup { requeue: Some(Duration::from_millis(9)), source: Box::new(error) };
+    let delay = delay_after(&error, &run, &lost.ctx);
+    assert_eq!(delay, Duration::from_millis(9), "the requeue of the decision is kept");
     lost.set_fault(None);
     lost.reconcile().await.unwrap();
 }

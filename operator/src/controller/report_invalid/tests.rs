@@ -11,7 +11,6 @@ use dalsegno_crds::{AgentDefinition, AgentRun, names};
 use dalsegno_model::{Deadlines, Lifecycle, NewRun, OnPrior, RunId};
 use futures::{StreamExt, stream};
 use kube::client::Body;
-use kube::runtime::controller::Action;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -97,8 +96,8 @@ async fn an_invalid_run_is_reported_once_per_generation() {
         let mut run = object("AgentRun", json!({ "agentRef": 7 }));
         run["metadata"]["generation"] = generation.into();
         let run: RawRun = serde_json::from_value(run).unwrap();
-        let action = reconcile_with_finalizer(Arc::new(run), ctx.clone()).await.unwrap();
-        assert_eq!(action, Action::requeue(RECHECK_INTERVAL));
+        let delay = reconcile_with_finalizer(Arc::new(run), ctx.clone()).await.unwrap();
+        assert_eq!(delay, RECHECK_INTERVAL);
     };
     for _ in 0..3 {
         reconcile(1).await;

@@ -12,7 +12,7 @@ use crate::keys::{PLAIN_REFUSED, no_keys};
 impl DbError {
     /// The database's own error code, if the database responded with an error.
     pub fn code(&self) -> Option<Cow<'_, str>> {
-        let Self::Database(why) = self else { return None };
+        let (Self::Database(why) | Self::Full(why)) = self else { return None };
         why.downcast_ref::<RedactedError>()?.0.as_database_error()?.code()
     }
 }
@@ -26,9 +26,19 @@ impl From<sqlx::Error> for DbError {
             sqlx::Error::Decode(source) => Self::Corrupt(redacted_decode_error(&source)),
             sqlx::Error::ColumnNotFound(_) => Self::Corrupt(error.to_string()),
             sqlx::Error::Database(refused) if refused.message() == PLAIN_REFUSED => no_keys().into(),
+            other if is_full(&other) => Self::Full(Arc::new(RedactedError(other))),
             other => Self::Database(Arc::new(RedactedError(other))),
         }
     }
+}
+
+/// Whether SQLite found no space on the volume.
+fn is_full(error: &sqlx::Error) -> bool {
+    // SQLITE_FULL, and SQLITE_IOERR_SHMSIZE: the index of the write-ahead log could not grow.
+    error
+        .as_database_error()
+        .and_then(|error| error.code())
+        .is_some_and(|code| code == "13" || code == "4874")
 }
 
 /// A database's error. Some databases put the values of a refused row into the message: then only the error code, the

@@ -7,7 +7,8 @@
 //!
 //! - Each boundary of a statement is of another run. A run whose row is locked is skipped, and its commit is sent
 //!   alone, outside the slots: no commit waits for the lock of another run.
-//! - If the database refuses a statement, each of its boundaries is sent alone.
+//! - If the database refuses a statement, each of its boundaries is sent alone. If the server or the connection fails,
+//!   each of its callers gets the error.
 //! - A caller that gives up cancels no commit but its own.
 
 use std::collections::{HashSet, VecDeque};
@@ -19,7 +20,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::commit_statement::{Extras, Proposed, commit_batch, commit_one, parse_committed};
-use super::pool::{DEADLINE, Pool, is_statement_error};
+use super::failure::Failure;
+use super::pool::{DEADLINE, Pool};
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::{Committed, RunId};
 
@@ -109,7 +111,7 @@ impl CommitBatcher {
         match result {
             Ok(Some(row)) => parse_committed(&row),
             Ok(None) => self.commit_alone(proposed).await,
-            Err(fault) if is_statement_error(&fault) => self.commit_alone(proposed).await,
+            Err(fault) if Failure::of(&fault) == Failure::Statement => self.commit_alone(proposed).await,
             Err(fault) => Err(fault),
         }
     }
@@ -126,7 +128,7 @@ impl CommitBatcher {
                     }
                 }
             }
-            Err(fault) if is_statement_error(&fault) => {
+            Err(fault) if Failure::of(&fault) == Failure::Statement => {
                 tracing::debug!(
                     boundaries = batch.len(),
                     "the database refused a batch of commits: each is sent alone"

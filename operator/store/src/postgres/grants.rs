@@ -6,7 +6,7 @@ use crate::db_error::{DbError, DbResult};
 
 /// All tables and views that the migrations create. The schema may contain tables of others.
 const TABLES: &str = "\
-    _sqlx_migrations, anchored, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
+    _sqlx_migrations, anchor_leaves, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
     held_records, record_batches, record_changes, records, revisions, runs, signing_key, snapshots, store";
 
 /// The statements, with placeholders `{role}`, `{schema}` and `{tables}`. Append-only tables get INSERT and SELECT
@@ -19,7 +19,7 @@ const RIGHTS: &str = "\
     REVOKE ALL ON {tables} FROM {role};
     GRANT SELECT, INSERT, UPDATE ON {tables} TO {role};
     GRANT DELETE ON snapshots, chunks, records, record_batches, record_changes, revisions TO {role};
-    REVOKE UPDATE ON audit, anchors, signing_key FROM {role};
+    REVOKE UPDATE ON audit, anchors, anchor_leaves, signing_key FROM {role};
     REVOKE INSERT, UPDATE ON _sqlx_migrations, held_records FROM {role};
     REVOKE INSERT ON store FROM {role};";
 

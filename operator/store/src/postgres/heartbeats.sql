@@ -5,47 +5,52 @@
 -- returned. If its own worker holds the lock, that worker is alive; if another attempt is taking over the right to
 -- write, the next heartbeat returns that.
 --
+-- Each worker's row is found by its key, one after the other: the cost grows with the number of heartbeats, whatever
+-- number of them the planner expects. From its sixth execution on it plans for ten.
+--
 -- $1 runs  $2 the capability of each
 WITH workers AS MATERIALIZED (
-    SELECT run, capability, idx
-    FROM unnest($1, $2) WITH ORDINALITY AS worker (run, capability, idx)
-),
-locked AS MATERIALIZED (
-    SELECT id, lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
-    FROM runs
-    WHERE id = ANY ($1)
-    FOR UPDATE SKIP LOCKED
-),
-alive AS MATERIALIZED (
-    SELECT id, ds_now_v1() AS now
-    FROM locked
-    WHERE lifecycle = 'live'
-      AND EXISTS (SELECT FROM workers WHERE workers.run = locked.id AND workers.capability = locked.capability)
+    SELECT worker.run, worker.capability, worker.idx,
+           locked.id IS NOT NULL AS is_locked,
+           coalesce(locked.lifecycle, skipped.lifecycle) AS lifecycle,
+           coalesce(locked.capability, skipped.capability) AS current_capability,
+           coalesce(locked.suspend, skipped.suspend) AS suspend,
+           coalesce(locked.cancel_requested_at, skipped.cancel_requested_at) AS cancel_requested_at,
+           coalesce(locked.heartbeat_ms, skipped.heartbeat_ms) AS heartbeat_ms,
+           CASE WHEN locked.id IS NOT NULL THEN ds_now_v1() END AS now
+    FROM (SELECT set_config('synchronous_commit', 'off', true)) AS durability
+    CROSS JOIN unnest($1, $2) WITH ORDINALITY AS worker (run, capability, idx)
+    LEFT JOIN LATERAL (
+        SELECT id, lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
+        FROM runs
+        WHERE id = worker.run
+        FOR UPDATE SKIP LOCKED
+    ) AS locked ON true
+    LEFT JOIN LATERAL (
+        SELECT lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
+        FROM runs
+        WHERE id = worker.run AND locked.id IS NULL
+        OFFSET 0
+    ) AS skipped ON true
 ),
 renewed AS (
     UPDATE runs
-    SET lease_renewed_at = alive.now,
-        lease_ms = heartbeat_ms,
-        cancel_told_at = CASE WHEN cancel_requested_at IS NOT NULL THEN coalesce(cancel_told_at, alive.now) END
-    FROM alive
-    WHERE runs.id = alive.id
-),
-latest AS (
-    SELECT * FROM locked
-    UNION ALL
-    SELECT id, lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
-    FROM runs
-    WHERE id = ANY ($1) AND NOT EXISTS (SELECT FROM locked WHERE locked.id = runs.id)
+    SET lease_renewed_at = workers.now,
+        lease_ms = runs.heartbeat_ms,
+        cancel_told_at = CASE
+            WHEN runs.cancel_requested_at IS NOT NULL THEN coalesce(runs.cancel_told_at, workers.now)
+        END
+    FROM workers
+    WHERE runs.id = workers.run AND workers.is_locked AND workers.lifecycle = 'live'
+      AND workers.current_capability = workers.capability
 )
 SELECT CASE
-           WHEN latest.capability IS DISTINCT FROM workers.capability THEN 'fenced'
-           WHEN latest.lifecycle <> 'live' THEN 'finished'
+           WHEN current_capability IS DISTINCT FROM capability THEN 'fenced'
+           WHEN lifecycle <> 'live' THEN 'finished'
            ELSE 'ok'
        END AS verdict,
-       coalesce(latest.suspend, false) AS suspend,
-       latest.cancel_requested_at IS NOT NULL AS cancel,
-       coalesce(latest.heartbeat_ms, 0) AS lease_ms
-FROM (SELECT set_config('synchronous_commit', 'off', true)) AS durability
-CROSS JOIN workers
-LEFT JOIN latest ON latest.id = workers.run
-ORDER BY workers.idx
+       coalesce(suspend, false) AS suspend,
+       cancel_requested_at IS NOT NULL AS cancel,
+       coalesce(heartbeat_ms, 0) AS lease_ms
+FROM workers
+ORDER BY idx

@@ -4,26 +4,29 @@
 //! trip for every commit. This pool never pings. When a connection fails, it is dropped together with all idle
 //! connections, which have probably lost the same server. A server that does not respond at all causes no error: after
 //! [`SUSPECT_AFTER`] the connections that have been idle for that long are dropped as well.
+//!
+//! A permit stands for a backend on the server. It is kept while a connection is opened, while a statement runs, and
+//! after its caller has given up until the server has ended the statement ([`super::abandoned`]).
 
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt as _;
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgRow};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Connection as _, Either, PgConnection, Postgres};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::server_settings;
-use super::url::{Target, connect};
+use super::abandoned::AbandonedConnections;
+use super::failure::Failure;
+use super::pooled_connection::PooledConnection;
+use super::session::Session;
+use super::url::Target;
 use crate::db_error::{DbError, DbResult};
 use crate::per_run_limiter::{PerRunLimiter, QueueGuard};
 use dalsegno_model::RunId;
-
-/// Longest time that a statement may take on the server.
-const STATEMENT_TIMEOUT: &str = "5s";
 
 /// Through a pooler no setting stays on a session, so each transaction sets its own timeouts. A pooler does not report
 /// a dead client to the server: the idle timeout releases its locks. It is shorter than the statement timeout, so that
@@ -54,33 +57,19 @@ const MAX_IDLE: Duration = Duration::from_secs(300);
 /// Connections to one database.
 #[derive(Debug)]
 pub(super) struct Pool {
-    options: PgConnectOptions,
-    /// Whether the server is a pooler that may use another connection for each transaction.
-    transaction_pooling: bool,
-    permits: Semaphore,
+    target: Target,
+    permits: Arc<Semaphore>,
     per_run: PerRunLimiter,
-    idle: Mutex<Vec<Idle>>,
-}
-
-#[derive(Debug)]
-struct Idle {
-    conn: PgConnection,
-    since: Instant,
+    idle: Mutex<Vec<Session>>,
+    abandoned: Arc<AbandonedConnections>,
 }
 
 impl Pool {
     /// A pool of at most `max_connections`.
-    pub fn new(target: Target, max_connections: usize) -> Self {
-        let Target { options, transaction_pooling } = target;
-        let options = if transaction_pooling {
-            options.statement_cache_capacity(0).extra_float_digits(None)
-        } else {
-            // No statement runs long enough for JIT compilation to pay off.
-            options.options([("statement_timeout", STATEMENT_TIMEOUT), ("jit", "off")])
-        };
-        let permits = Semaphore::new(max_connections);
+    pub fn new(target: Target, max_connections: usize, abandoned: Arc<AbandonedConnections>) -> Self {
+        let permits = Arc::new(Semaphore::new(max_connections));
         let per_run = PerRunLimiter::new(CONNECTIONS_PER_RUN);
-        Self { options, transaction_pooling, permits, per_run, idle: Mutex::default() }
+        Self { target, permits, per_run, idle: Mutex::default(), abandoned }
     }
 
     /// All rows of one statement, after it is committed. If the call fails or times out, its outcome is unknown.
@@ -105,14 +94,17 @@ impl Pool {
 
     /// Whether the server is a pooler that may use another connection for each transaction.
     pub fn transaction_pooling(&self) -> bool {
-        self.transaction_pooling
+        self.target.transaction_pooling
     }
 
-    /// A new connection outside the pool, in a transaction that sees what is committed now and nothing later.
-    pub async fn begin_read_only(&self) -> DbResult<PgConnection> {
-        with_timeout(async {
-            let mut conn = connect(&self.options).await?;
-            sqlx::raw_sql(BEGIN_READ_ONLY).execute(&mut conn).await?;
+    /// A connection in a transaction that sees what is committed now and nothing later. It is closed after use.
+    pub async fn begin_read_only(&self) -> DbResult<PooledConnection> {
+        self.with_timeout(async {
+            let mut conn = self.acquire().await?;
+            sqlx::raw_sql(BEGIN_READ_ONLY)
+                .execute(conn.get()?)
+                .await
+                .map_err(|error| self.to_fault(error))?;
             Ok(conn)
         })
         .await
@@ -126,14 +118,8 @@ impl Pool {
     /// Begins a transaction with these statements, in one round trip, and returns the rows of each. `sql` is sent as it
     /// is: it must contain no values except run ids.
     pub async fn begin(&self, sql: &str) -> DbResult<(Transaction<'_>, Vec<Vec<PgRow>>)> {
-        let permit = self.permits.acquire().await.map_err(DbError::unavailable)?;
-        let conn = match self.take() {
-            Some(conn) => conn,
-            None => self.connect().await?,
-        };
-        let mut transaction = Transaction { pool: self, conn, _permit: permit };
-        let begun = transaction.run_simple(format!("{BEGIN}; {sql}")).await;
-        let mut results = begun.map_err(|error| self.to_fault(error))?;
+        let mut transaction = Transaction { pool: self, conn: self.acquire().await? };
+        let mut results = transaction.run_simple(format!("{BEGIN}; {sql}")).await?;
         // The results of BEGIN itself.
         results.drain(..BEGIN.split(';').count().min(results.len()));
         Ok((transaction, results))
@@ -156,26 +142,29 @@ impl Pool {
     }
 
     async fn run(&self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
-        let _permit = self.permits.acquire().await.map_err(DbError::unavailable)?;
-        let mut conn = match self.take() {
-            Some(conn) => conn,
-            None => self.connect().await?,
-        };
-        // A call that is cancelled drops its connection, on which the server may still send rows.
-        match self.fetch(&mut conn, query).await {
-            Ok(rows) => {
-                self.give_back(conn);
-                Ok(rows)
-            }
-            Err(error) => Err(self.to_fault(error)),
-        }
+        let mut conn = self.acquire().await?;
+        let rows = self.fetch(conn.get()?, query).await.map_err(|error| self.to_fault(error))?;
+        self.give_back(conn);
+        Ok(rows)
     }
 
-    /// Why a statement failed. If the server or the connection is lost, the idle connections are closed too.
+    /// Waits for a permit, and takes the most recently used idle connection or opens one.
+    async fn acquire(&self) -> DbResult<PooledConnection> {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(DbError::unavailable)?;
+        if let Some(session) = self.take() {
+            return Ok(PooledConnection::new(session, permit, Arc::clone(&self.abandoned)));
+        }
+        // On a task of its own: if the caller gives up, the permit stays with the connection that is being opened.
+        let opening = tokio::spawn(open(self.target.clone(), permit, Arc::clone(&self.abandoned)));
+        opening.await.unwrap_or_else(|error| Err(DbError::unavailable(error)))
+    }
+
+    /// Why a statement failed. If its connection is lost, the idle connections are closed too.
     fn to_fault(&self, error: sqlx::Error) -> DbError {
         let fault = error.into();
-        if !is_statement_error(&fault) {
-            self.close_idle(Duration::ZERO);
+        match Failure::of(&fault) {
+            Failure::Connection => self.close_idle(Duration::ZERO),
+            Failure::Statement | Failure::Server => {}
         }
         fault
     }
@@ -185,7 +174,7 @@ impl Pool {
         conn: &mut PgConnection,
         query: Query<'_, Postgres, PgArguments>,
     ) -> sqlx::Result<Vec<PgRow>> {
-        if !self.transaction_pooling {
+        if !self.transaction_pooling() {
             return query.fetch_all(conn).await;
         }
         // A statement is prepared in one round trip and executed in the next. The transaction keeps both on one server
@@ -196,32 +185,37 @@ impl Pool {
         Ok(rows)
     }
 
-    async fn connect(&self) -> DbResult<PgConnection> {
-        let mut conn = connect(&self.options).await?;
-        server_settings::check_settings(&mut conn).await?;
-        Ok(conn)
-    }
-
     /// The most recently used idle connection, so that surplus connections reach [`MAX_IDLE`].
-    fn take(&self) -> Option<PgConnection> {
+    fn take(&self) -> Option<Session> {
         let mut idle = self.idle();
-        idle.retain(|idle| idle.since.elapsed() < MAX_IDLE);
-        idle.pop().map(|idle| idle.conn)
+        idle.retain(|session| session.idle_since.elapsed() < MAX_IDLE);
+        idle.pop()
     }
 
-    fn give_back(&self, conn: PgConnection) {
-        let since = Instant::now();
-        self.idle().push(Idle { conn, since });
+    fn give_back(&self, conn: PooledConnection) {
+        if let Some((session, permit)) = conn.end() {
+            self.idle().push(Session { idle_since: Instant::now(), ..session });
+            drop(permit);
+        }
     }
 
     /// Closes the connections that have been idle for at least this long.
     fn close_idle(&self, limit: Duration) {
-        self.idle().retain(|idle| idle.since.elapsed() < limit);
+        self.idle().retain(|session| session.idle_since.elapsed() < limit);
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Session>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn open(
+    target: Target,
+    permit: OwnedSemaphorePermit,
+    abandoned: Arc<AbandonedConnections>,
+) -> DbResult<PooledConnection> {
+    let session = with_timeout(Session::open(&target)).await?;
+    Ok(PooledConnection::new(session, permit, abandoned))
 }
 
 /// A transaction that holds the lock of a run's row. If it is dropped before its end, its connection is closed and the
@@ -229,15 +223,14 @@ impl Pool {
 #[derive(Debug)]
 pub(super) struct Transaction<'a> {
     pool: &'a Pool,
-    conn: PgConnection,
-    _permit: SemaphorePermit<'a>,
+    conn: PooledConnection,
 }
 
 impl Transaction<'_> {
     /// All rows of one statement.
     pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
-        let query = query.persistent(!self.pool.transaction_pooling);
-        query.fetch_all(&mut self.conn).await.map_err(|error| self.pool.to_fault(error))
+        let query = query.persistent(!self.pool.transaction_pooling());
+        query.fetch_all(self.conn.get()?).await.map_err(|error| self.pool.to_fault(error))
     }
 
     /// Commits.
@@ -251,24 +244,28 @@ impl Transaction<'_> {
     }
 
     async fn end(mut self, statement: &str) -> DbResult<()> {
-        self.run_simple(statement.to_owned()).await.map_err(|error| self.pool.to_fault(error))?;
-        let Self { pool, conn, _permit } = self;
-        pool.give_back(conn);
+        self.run_simple(statement.to_owned()).await?;
+        self.pool.give_back(self.conn);
         Ok(())
     }
 
     /// Runs several statements in one round trip, by the simple query protocol, and returns the rows of each.
-    async fn run_simple(&mut self, sql: String) -> sqlx::Result<Vec<Vec<PgRow>>> {
-        let mut stream = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(&mut self.conn);
-        let (mut results, mut rows) = (Vec::new(), Vec::new());
-        while let Some(next) = stream.try_next().await? {
-            match next {
-                Either::Right(row) => rows.push(row),
-                Either::Left(_) => results.push(std::mem::take(&mut rows)),
-            }
-        }
-        Ok(results)
+    async fn run_simple(&mut self, sql: String) -> DbResult<Vec<Vec<PgRow>>> {
+        let conn = self.conn.get()?;
+        fetch_simple(conn, sql).await.map_err(|error| self.pool.to_fault(error))
     }
+}
+
+async fn fetch_simple(conn: &mut PgConnection, sql: String) -> sqlx::Result<Vec<Vec<PgRow>>> {
+    let mut stream = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_many(conn);
+    let (mut results, mut rows) = (Vec::new(), Vec::new());
+    while let Some(next) = stream.try_next().await? {
+        match next {
+            Either::Right(row) => rows.push(row),
+            Either::Left(_) => results.push(std::mem::take(&mut rows)),
+        }
+    }
+    Ok(results)
 }
 
 /// Runs statements of one run: each waits in the run's queue before it takes a connection.
@@ -301,10 +298,4 @@ fn exactly_one(row: Option<PgRow>) -> DbResult<PgRow> {
 /// Runs a future with the deadline of a call.
 pub(super) async fn with_timeout<T>(work: impl Future<Output = DbResult<T>>) -> DbResult<T> {
     timeout(DEADLINE, work).await.unwrap_or_else(|elapsed| Err(DbError::unavailable(elapsed)))
-}
-
-/// Whether the statement failed rather than the server or the connection. SQLSTATE 57P…: the server shuts down or ends
-/// the session.
-pub(super) fn is_statement_error(fault: &DbError) -> bool {
-    matches!(fault, DbError::Unusable(_)) || fault.code().is_some_and(|code| !code.starts_with("57P"))
 }

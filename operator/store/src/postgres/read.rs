@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::Postgres;
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, FoundRuns, RunRows, record_sql};
-use crate::statements::NAMESPACE_USAGE;
+use crate::statements::namespace_usage;
 use crate::transitions::OWN_OR_PRIOR_RUN;
 use dalsegno_model::{
     Attempt, Digest, LookUp, NamespaceUsage, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes,
@@ -91,7 +91,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_namespace_usage(&self, namespaces: u32) -> DbResult<Vec<NamespaceUsage>> {
-        let rows = self.pool.all(sqlx::query(NAMESPACE_USAGE).bind(i64::from(namespaces))).await?;
+        let rows = self.pool.all(sqlx::query(namespace_usage!("runs")).bind(i64::from(namespaces))).await?;
         rows.iter()
             .map(|row| {
                 Ok(NamespaceUsage { namespace: row.try_get("namespace")?, bytes: row.try_get("bytes")? })

@@ -1,15 +1,17 @@
 //! A read transaction: all its reads see the database as it was when it began. It has a connection of its own.
 
 use async_trait::async_trait;
+use sqlx::Row as _;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{PgConnection, Row as _};
 use tokio::sync::Mutex;
 
 use super::Postgres;
+use super::anchors::{anchor_row, anchored_head};
 use super::audit::audit_row;
 use super::branch::encoded_boundary;
 use super::pool::with_timeout;
+use super::pooled_connection::PooledConnection;
 use super::query::QueryExecutor;
 use super::row::{boundary_id, digest};
 use super::snapshot::SnapshotStore;
@@ -22,9 +24,10 @@ use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::records::is_digest_of;
 use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
-    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall,
-    StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
+    StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 
@@ -59,6 +62,12 @@ const BOUNDARIES: &str = concat!(
      FROM page JOIN boundaries b USING (run, turn, boundary, epoch) \
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch"
 );
+
+const LEAVES: &str =
+    "SELECT * FROM anchor_leaves WHERE (anchor, run) > ($1, $2) ORDER BY anchor, run LIMIT $3";
+
+const LEAVES_BY_RUN: &str = "SELECT * FROM anchor_leaves WHERE (run, anchor) > ($1, $2) AND run <= $3 \
+     ORDER BY run, anchor LIMIT $4";
 
 /// A page of calls of the run `$1`. `$after`: a condition that excludes the earlier pages.
 macro_rules! calls_sql {
@@ -107,7 +116,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_begin_read(&self) -> DbResult<Box<dyn ReadTransaction>> {
-        let conn = Mutex::new(self.pool.begin_read_only().await?);
+        let conn = Mutex::new(self.read_pool.begin_read_only().await?);
         let persistent = !self.pool.transaction_pooling();
         Ok(Box::new(PgReadTransaction { conn, persistent, keys: self.keys.without_cache() }))
     }
@@ -115,7 +124,7 @@ impl Postgres {
 
 /// A transaction that sees what was committed when it began. It ends when its connection is dropped.
 struct PgReadTransaction {
-    conn: Mutex<PgConnection>,
+    conn: Mutex<PooledConnection>,
     /// Whether prepared statements may stay on the connection.
     persistent: bool,
     keys: Keys,
@@ -125,7 +134,7 @@ impl QueryExecutor for PgReadTransaction {
     async fn all(&self, query: Query<'_, sqlx::Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let mut conn = self.conn.lock().await;
         let query = query.persistent(self.persistent);
-        with_timeout(async { Ok(query.fetch_all(&mut *conn).await?) }).await
+        with_timeout(async { Ok(query.fetch_all(conn.get()?).await?) }).await
     }
 }
 
@@ -200,12 +209,21 @@ impl ReadTransaction for PgReadTransaction {
         snapshot_writer::check_all(&SnapshotStore { executor: &*self, keys: &self.keys }, run).await
     }
 
-    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
-        let query = sqlx::query("SELECT seq, line FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
-        let read = |row: &PgRow| Ok((row.try_get("seq")?, row.try_get("line")?));
-        self.list(query.bind(after).bind(PAGE_ROWS), read)
+    async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
+        let query = sqlx::query("SELECT * FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
+        self.list(query.bind(after).bind(PAGE_ROWS), anchor_row)
             .await
             .map_err(|fault| fault.with_context("reading the anchors"))
+    }
+
+    async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>> {
+        let query = sqlx::query(LEAVES).bind(after.anchor).bind(after.run).bind(PAGE_ROWS);
+        self.list(query, leaf).await.map_err(|fault| fault.with_context("reading the leaves of anchors"))
+    }
+
+    async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
+        let query = sqlx::query(LEAVES_BY_RUN).bind(after.run).bind(after.anchor).bind(to).bind(PAGE_ROWS);
+        self.list(query, leaf).await.map_err(|fault| fault.with_context("reading the leaves of anchors"))
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
@@ -231,6 +249,10 @@ impl ReadTransaction for PgReadTransaction {
         let page = self.list_with_cipher(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, stored_record).await;
         page.map_err(|fault| fault.with_context("reading the records"))
     }
+}
+
+fn leaf(row: &PgRow) -> DbResult<(i64, AnchoredHead)> {
+    Ok((row.try_get("anchor")?, anchored_head(row)?))
 }
 
 fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {

@@ -1,19 +1,39 @@
 //! Migrations: numbered, forward only.
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _, SqlSafeStr as _};
+use std::time::{Duration, Instant};
 
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::postgres::{PgConnectOptions, PgRow};
+use sqlx::{Connection as _, PgConnection, Row as _, SqlSafeStr as _};
+use tokio::time::sleep;
+
+use super::server_settings;
+use super::url::connect;
 use crate::db_error::{DbError, DbResult};
 use crate::schema::{AppliedMigrations, BASELINE};
 
 /// One row, if migrations were ever applied.
-pub(super) const IS_MIGRATED: &str = "SELECT 1 WHERE to_regclass('_sqlx_migrations') IS NOT NULL";
+pub(super) const IS_MIGRATED: &str =
+    "SELECT 1 WHERE to_regclass('_sqlx_migrations') IS NOT NULL AND to_regclass('store') IS NOT NULL";
 
 /// The migrations that were applied.
 pub(super) const APPLIED: &str = "SELECT coalesce(max(version), 0) AS latest, \
-            max(description) FILTER (WHERE version = 1) AS first \
+            max(description) FILTER (WHERE version = 1) AS first, \
+            (SELECT readable_since FROM store) AS readable_since \
      FROM _sqlx_migrations WHERE success";
+
+/// Longest time that a migration waits for a lock at once. A statement of a worker that needs the same table waits
+/// behind it for as long.
+const LOCK_TIMEOUT: &str = "SET lock_timeout = '2s'";
+
+/// Pause before the next try, in which the statements of workers run.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// After this time a migration that finds a table locked is given up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(600);
+
+/// SQLSTATE of a statement that waited for a lock for too long.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// The schema of the first release.
 const BASELINE_SQL: &str = concat!(
@@ -30,28 +50,67 @@ fn migrator() -> Migrator {
     Migrator::with_migrations(vec![Migration::new(1, BASELINE.into(), MigrationType::Simple, sql, false)])
 }
 
-/// Migrates the schema to this binary's. The migrator holds an advisory lock of the session, also after a failure: the
-/// caller closes the connection.
-pub(super) async fn migrate(conn: &mut PgConnection) -> DbResult<()> {
+/// Migrates the schema to this binary's. A try that waits too long for a lock is rolled back and repeated.
+pub(super) async fn migrate(options: &PgConnectOptions) -> DbResult<()> {
+    let started = Instant::now();
+    loop {
+        let mut conn = connect(options).await?;
+        let migrated = try_once(&mut conn).await;
+        // Closing the connection releases the migrator's advisory lock, also after an error.
+        let closed = conn.close().await;
+        match migrated {
+            Ok(()) => return Ok(closed?),
+            Err(fault) if fault.code().is_some_and(|code| code == LOCK_NOT_AVAILABLE) => {
+                if started.elapsed() > GIVE_UP_AFTER {
+                    return Err(DbError::Unusable(format!(
+                        "cannot migrate the database: for {} minutes another session has locked a table, such as by \
+                         pg_dump, `audit verify` or another migration: wait for its end, and run `dalsegno migrate` again",
+                        GIVE_UP_AFTER.as_secs() / 60
+                    )));
+                }
+                tracing::warn!("another session locks what the migration needs: it is tried again");
+                sleep(PAUSE).await;
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+async fn try_once(conn: &mut PgConnection) -> DbResult<()> {
+    server_settings::check_settings(conn).await?;
+    sqlx::raw_sql(LOCK_TIMEOUT).execute(&mut *conn).await?;
     let applied = match sqlx::query(IS_MIGRATED).fetch_optional(&mut *conn).await? {
         Some(_) => applied(&sqlx::query(APPLIED).fetch_one(&mut *conn).await?)?,
         None => AppliedMigrations::default(),
     };
-    applied.can_be_migrated(latest()).map_err(DbError::Unusable)?;
-    migrator()
-        .run_direct(None, conn, false)
-        .await
-        .map_err(|error| DbError::Unusable(format!("cannot migrate the database: {error}")))
+    if !applied.must_run(latest()).map_err(DbError::Unusable)? {
+        return Ok(());
+    }
+    migrator().run_direct(None, conn, false).await.map_err(|error| match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)
+            if error
+                .as_database_error()
+                .and_then(|it| it.code())
+                .is_some_and(|it| it == LOCK_NOT_AVAILABLE) =>
+        {
+            error.into()
+        }
+        other => DbError::Unusable(format!("cannot migrate the database: {other}")),
+    })
 }
 
-/// Refuses a schema that is not this binary's. `row`: the answer to [`APPLIED`], if the database was ever migrated.
+/// Refuses a schema that this binary cannot use. `row`: the answer to [`APPLIED`], if the database was ever migrated.
 pub(super) fn check(row: Option<&PgRow>) -> DbResult<()> {
     let applied = row.map(applied).transpose()?.unwrap_or_default();
-    applied.is_current(latest()).map_err(DbError::Unusable)
+    applied.is_usable(latest()).map_err(DbError::Unusable)
 }
 
 fn applied(row: &PgRow) -> DbResult<AppliedMigrations> {
-    Ok(AppliedMigrations { latest: row.try_get("latest")?, first: row.try_get("first")? })
+    Ok(AppliedMigrations {
+        latest: row.try_get("latest")?,
+        first: row.try_get("first")?,
+        readable_since: row.try_get("readable_since")?,
+    })
 }
 
 fn latest() -> i64 {

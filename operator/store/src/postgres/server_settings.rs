@@ -7,9 +7,17 @@ use crate::db_error::{DbError, DbResult};
 /// The oldest version with everything that the migrations use, as `server_version_num`.
 const OLDEST_VERSION: i32 = 140_000;
 
+/// What serves a connection on the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Backend {
+    pub pid: i32,
+    /// When it was started: a later backend may get the same `pid`.
+    pub started: String,
+}
+
 /// Refuses a server that may lose writes it has acknowledged, or whose isolation level is not the one that the
 /// statements assume. Checked on every new connection: after a failover the server may have other settings.
-pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<()> {
+pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<Backend> {
     // A simple query: one round trip, and no prepared statement that a pooler would have to keep.
     let row = sqlx::raw_sql(
         "SELECT current_setting('fsync') AS fsync, \
@@ -17,7 +25,9 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<()> {
                 current_setting('default_transaction_isolation') AS isolation, \
                 current_setting('server_encoding') AS encoding, \
                 current_setting('server_version_num')::integer AS version, \
-                pg_is_in_recovery() AS standby",
+                pg_is_in_recovery() AS standby, \
+                pg_backend_pid() AS pid, \
+                (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid()))::text AS started",
     )
     .fetch_one(conn)
     .await?;
@@ -52,11 +62,11 @@ pub(super) async fn check_settings(conn: &mut PgConnection) -> DbResult<()> {
         }
     }
     match row.try_get("encoding")? {
-        "UTF8" => Ok(()),
+        "UTF8" => Ok(Backend { pid: row.try_get("pid")?, started: row.try_get("started")? }),
         other => refused("server_encoding", other, "texts are hashed and stored as UTF8"),
     }
 }
 
-fn refused(setting: &str, value: &str, why: &str) -> DbResult<()> {
+fn refused(setting: &str, value: &str, why: &str) -> DbResult<Backend> {
     Err(DbError::Unusable(format!("the server has {setting} = {value}: {why}")))
 }

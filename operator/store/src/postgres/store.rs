@@ -13,12 +13,12 @@ use crate::transitions::{
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
-    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
-    LookUp, NamespaceUsage, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch,
-    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
-    RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
+    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter,
+    Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest,
+    Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp,
+    NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction,
+    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
+    Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
 };
 
 #[async_trait]
@@ -116,11 +116,11 @@ impl Operator for Postgres {
         self.do_get_revision(hash).await.map_err(|fault| fault.with_context("fetching a template"))
     }
 
-    async fn heads_to_anchor(&self) -> Result<HeadsToAnchor> {
-        self.do_heads_to_anchor().await.map_err(|fault| fault.with_context("reading heads to anchor"))
+    async fn heads_to_anchor(&self, after: RunId) -> Result<HeadsToAnchor> {
+        self.do_heads_to_anchor(after).await.map_err(|fault| fault.with_context("reading heads to anchor"))
     }
 
-    async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
+    async fn put_anchor(&self, anchor: &NewAnchor) -> Result<bool> {
         self.do_put_anchor(anchor).await.map_err(|fault| fault.with_context("storing an anchor"))
     }
 }
@@ -260,6 +260,16 @@ impl Admin for Postgres {
 
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
         self.do_prune_audit(prune).await.map_err(|fault| fault.with_context("pruning an audit"))
+    }
+
+    async fn request_anchors_from(&self, first: i64) -> Result<u64> {
+        self.do_request_anchors_from(first)
+            .await
+            .map_err(|fault| fault.with_context("requesting that anchors be pruned"))
+    }
+
+    async fn prune_anchors(&self, below: i64) -> Result<u64> {
+        self.do_prune_anchors(below).await.map_err(|fault| fault.with_context("pruning anchors"))
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {

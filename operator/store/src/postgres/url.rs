@@ -11,6 +11,16 @@ use dalsegno_model::{Error, Result};
 /// The URL parameter that says that the server is pgbouncer in transaction mode.
 const PGBOUNCER_PARAMETER: &str = "pgbouncer=true";
 
+/// Settings of the sessions of a pool. No statement runs long enough for JIT compilation to pay off. The server closes
+/// the connection of a client that is lost after a minute instead of two hours.
+const SESSION_SETTINGS: [(&str, &str); 5] = [
+    ("statement_timeout", "5s"),
+    ("jit", "off"),
+    ("tcp_keepalives_idle", "30"),
+    ("tcp_keepalives_interval", "10"),
+    ("tcp_keepalives_count", "3"),
+];
+
 /// The server of a URL, and how to connect to it.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
@@ -28,6 +38,18 @@ impl Target {
             .map_err(|error| Error::Unusable(format!("the database URL is not valid: {error}")))?
             .application_name("dalsegno");
         Ok(Self { options, transaction_pooling })
+    }
+
+    /// The same server, with the settings of the sessions of a pool. A pooler refuses settings: each transaction sets its
+    /// own.
+    pub fn with_session_settings(self) -> Self {
+        let Self { options, transaction_pooling } = self;
+        let options = if transaction_pooling {
+            options.statement_cache_capacity(0).extra_float_digits(None)
+        } else {
+            options.options(SESSION_SETTINGS)
+        };
+        Self { options, transaction_pooling }
     }
 
     /// Parses a URL that must lead to the server itself. [`Error::Unusable`] if it leads to pgbouncer.

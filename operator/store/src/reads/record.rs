@@ -9,8 +9,7 @@ use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Retention,
-    RunRecord,
+    Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, RunRecord,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -162,7 +161,7 @@ impl RunRows {
                 gap_from: timestamp(store.gap_from)?,
             },
             created_at: timestamp(run.created_at)?,
-            retention: Retention { days: run.retention_days, keep_last: run.keep_last },
+            retention: run.retention(),
             dropped_to: run.dropped_to(),
         })
     }

@@ -9,7 +9,7 @@ use crate::db_error::{DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::read_transaction::{HeadRef, RunHead};
 use dalsegno_model::{
-    AttemptState, BoundaryId, Counters, Digest, Lifecycle, RunOutcome, Verdict, WorkerSignals,
+    AttemptState, BoundaryId, Counters, Digest, Lifecycle, Retention, RunOutcome, Verdict, WorkerSignals,
 };
 
 table! {
@@ -134,6 +134,16 @@ impl RunRow {
             boundary: self.dropped_boundary?.0,
             epoch: self.dropped_epoch?,
         })
+    }
+
+    /// How much of the run is kept, and for how long.
+    pub fn retention(&self) -> Retention {
+        Retention { days: self.retention_days, keep_last: self.keep_last }
+    }
+
+    /// Sets how much of the run is kept, and for how long.
+    pub fn set_retention(&mut self, Retention { days, keep_last }: Retention) {
+        (self.retention_days, self.keep_last) = (days, keep_last);
     }
 
     /// An upper limit of the size of the state at the head, in bytes. `None` if the head has moved since it was

@@ -9,6 +9,7 @@ use sqlx::sqlite::{Sqlite as Database, SqliteArguments};
 
 use super::admission::Proposal;
 use super::batch_statements::{BatchStatements, batches};
+use super::disk::Room;
 use super::row::{HeadPoint, RunRow};
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
@@ -38,6 +39,7 @@ pub(super) struct PreparedCommit {
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
     pub cipher: PayloadCipher,
+    pub room: Room,
 }
 
 impl PreparedCommit {
@@ -69,6 +71,7 @@ impl PreparedCommit {
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
             cipher,
+            room: Room::default(),
         })
     }
 

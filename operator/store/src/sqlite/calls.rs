@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::admission::{self, ClaimDecision};
 use super::audit::append;
+use super::disk::Room;
 use super::row::RunRow;
 use super::sqlx_types::EnumText;
 use super::{data_keys, open_calls};
@@ -32,6 +33,7 @@ pub(super) struct PreparedClaim {
     pub arguments_bytes: i64,
     pub arguments_digest: Option<String>,
     pub cipher: PayloadCipher,
+    pub room: Room,
 }
 
 /// Claims a call before its effect.
@@ -60,6 +62,9 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
         ClaimDecision::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.cipher)?))),
         ClaimDecision::Go => {
             if call.state.0 != CallState::Started || call.attempt != Some(row.attempt) {
+                if call.state.0 == CallState::Planned {
+                    claim.room.check()?;
+                }
                 let before = open_calls::open_bytes(&row, &call);
                 if is_unsettled(&row, &call) {
                     *row.unsettled(call.policy.0) -= 1;
@@ -97,6 +102,8 @@ async fn first_claim(
     let Some(key) = claim.key else {
         return Ok(Claimed::Invalid(format!("call {:?} is new, and a new call needs a key", claim.id)));
     };
+    // An effect must not begin while its turn could not be stored. What has begun is completed.
+    claim.room.check()?;
     let call = CallRow {
         run: claim.run,
         id: claim.id,

@@ -40,6 +40,10 @@ pub(super) async fn commit(
         Admission::Accept if !matches_base(&row, commit) => Ok(None),
         Admission::Accept if may_be_too_large(&row, commit) => Ok(Some(Committed::TooLarge)),
         Admission::Accept => {
+            // The end of a run is accepted on a full volume too: it lets retention delete the run's data.
+            if commit.finish.is_none() {
+                commit.room.check()?;
+            }
             Ok(Some(write(conn, now, row, commit).await?.unwrap_or(Committed::CallsTooLarge)))
         }
         Admission::Duplicate => duplicate(conn, now, row).await.map(Some),
@@ -70,7 +74,8 @@ pub(super) async fn commit_together(
         let commit = commits[&row.id];
         let open_calls = if row.own_open_calls == 0 { OpenCalls::Allowed } else { OpenCalls::Refused };
         let admitted = admission::admit_commit(&row, &commit.capability, &commit.proposal, open_calls);
-        if admitted == Admission::Accept && matches_base(&row, commit) && !may_be_too_large(&row, commit) {
+        let can_join = matches_base(&row, commit) && !may_be_too_large(&row, commit) && commit.room.exists();
+        if admitted == Admission::Accept && can_join {
             accepted.push(accept(now, row, commit));
         }
     }

@@ -2,25 +2,29 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection, SqlitePool};
 use uuid::Uuid;
 
+use super::active_reads::{ActiveRead, ActiveReads, BoxFuture, watch_wal};
 use super::clock::Clock;
+use super::disk::{Disk, Room};
 use super::lock::Lock;
-use super::writer::{BoxFuture, Durability, Writer};
-use super::{heartbeats, read, schema};
+use super::serving::Serving;
+use super::volume::{self, TIMEOUT, Volume, wal_path};
+use super::writer::{Durability, Writer};
+use super::{heartbeats, read, schema, wal_rewrite};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use dalsegno_model::{Error, Result};
 
-/// Limit of one operation. Each takes far less on a disk that works.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Connections for reading.
+/// Connections for single queries.
 const READERS: u32 = 4;
+
+/// Connections for long reads, such as exports. They have connections of their own, so that the others never wait for
+/// them.
+const LONG_READERS: u32 = 4;
 
 /// A store in SQLite.
 #[derive(Debug)]
@@ -30,24 +34,74 @@ pub struct Sqlite {
     /// `None`: the database is open for reading only.
     pub(super) writer: Option<Writer>,
     /// `None`: the database is in memory, where the writer's connection is the only one.
-    pub(super) readers: Option<SqlitePool>,
+    pub(super) readers: Option<Readers>,
+    /// `None`: another process serves the store, or it is in memory.
+    disk: Option<Arc<Disk>>,
     pub(super) keys: Arc<Keys>,
+}
+
+/// The connections for reading.
+#[derive(Debug)]
+pub(super) struct Readers {
+    short: SqlitePool,
+    long: SqlitePool,
+    active: Arc<ActiveReads>,
+}
+
+impl Readers {
+    fn new(path: &Path) -> Self {
+        let options = || SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(TIMEOUT);
+        let pool = |connections| {
+            SqlitePoolOptions::new()
+                .max_connections(connections)
+                .test_before_acquire(false)
+                .acquire_timeout(TIMEOUT)
+                .connect_lazy_with(options())
+        };
+        Self { short: pool(READERS), long: pool(LONG_READERS), active: Arc::default() }
+    }
+
+    /// The connections of a process that does not serve the store. It ends its own long reads while the write-ahead log
+    /// is too large.
+    fn watched(path: &Path) -> Result<Self> {
+        let readers = Self::new(path);
+        let bound = volume::limits_of(path)?.wal_bound();
+        tokio::spawn(watch_wal(Arc::downgrade(&readers.active), wal_path(path), bound));
+        Ok(readers)
+    }
+
+    /// Begins a read that may take long.
+    pub async fn begin_long(&self) -> DbResult<ActiveRead> {
+        self.active.begin(&self.long).await
+    }
+
+    async fn close(&self) {
+        self.short.close().await;
+        self.long.close().await;
+    }
 }
 
 impl Sqlite {
     /// Opens the database for writing and locks it. The schema must be this binary's. The time before counts as an
     /// outage of the gateways, however short it was: every worker has lost its connection.
     pub async fn open(path: &Path) -> Result<Self> {
-        let lock = Lock::take(path)?;
-        let mut conn = connect(&file(path).create_if_missing(false), path).await?;
+        let lock = lock_and_prepare(path)?;
+        // A log that was longer is cut to this size when it begins anew.
+        let log_bytes = volume::limits_of(path)?.checkpoint_at().to_string();
+        let options = file(path).create_if_missing(false).pragma("journal_size_limit", log_bytes);
+        let mut conn = connect(&options, path).await?;
         schema::check(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
+        volume::begin_new_log(&mut conn).await.map_err(|fault| fault.with_context("copying the log"))?;
         heartbeats::begin_serving(&mut conn, clock.now())
             .await
             .map_err(|fault| fault.with_context("beginning to serve"))?;
-        let readers = readers(path);
-        let writer = Writer::start(conn, Arc::clone(&clock), Some(lock));
-        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers), keys: Arc::default() })
+        let readers = Readers::new(path);
+        let disk = Arc::new(Disk::new(Arc::clone(&readers.active)));
+        let volume = Volume::new(path, Arc::clone(&disk), Arc::clone(&readers.active));
+        let writer = Writer::start(conn, Arc::clone(&clock), Some(Serving { lock, volume }));
+        let readers = Some(readers);
+        Ok(Self { id, clock, writer: Some(writer), readers, disk: Some(disk), keys: Arc::default() })
     }
 
     /// Opens the database for reading. Another process may write at the same time.
@@ -55,7 +109,8 @@ impl Sqlite {
         let mut conn = connect(&SqliteConnectOptions::new().filename(path).read_only(true), path).await?;
         schema::check(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
-        Ok(Self { id, clock, writer: None, readers: Some(readers(path)), keys: Arc::default() })
+        let readers = Some(Readers::watched(path)?);
+        Ok(Self { id, clock, writer: None, readers, disk: None, keys: Arc::default() })
     }
 
     /// Opens the database for a short write while another process holds the lock. SQLite's own locking serializes the
@@ -65,7 +120,8 @@ impl Sqlite {
         schema::check(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
-        Ok(Self { id, clock, writer: Some(writer), readers: Some(readers(path)), keys: Arc::default() })
+        let readers = Some(Readers::watched(path)?);
+        Ok(Self { id, clock, writer: Some(writer), readers, disk: None, keys: Arc::default() })
     }
 
     /// Creates a store in memory. It ends when it is dropped.
@@ -75,7 +131,7 @@ impl Sqlite {
         schema::migrate(&mut conn).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
-        Ok(Self { id, clock, writer: Some(writer), readers: None, keys: Arc::default() })
+        Ok(Self { id, clock, writer: Some(writer), readers: None, disk: None, keys: Arc::default() })
     }
 
     /// Returns the same store with these keys. From now on it encrypts payloads: those of each run with a data key that
@@ -86,10 +142,20 @@ impl Sqlite {
 
     /// Migrates the schema to this binary's, under the lock. Creates the database if there is none.
     pub async fn migrate(path: &Path) -> Result<()> {
-        let _lock = Lock::take(path)?;
+        let _lock = lock_and_prepare(path)?;
         let mut conn = connect(&file(path).create_if_missing(true), path).await?;
         schema::migrate(&mut conn).await?;
         conn.close().await.map_err(|error| unusable(path, error))
+    }
+
+    /// The volume of the database, if this process serves it.
+    pub fn disk(&self) -> Option<Arc<Disk>> {
+        self.disk.clone()
+    }
+
+    /// The room on the volume for new data of workers.
+    pub(super) fn room(&self) -> Room {
+        Room::of(self.disk.clone())
     }
 
     /// Completes all submitted writes, closes the database and releases the lock.
@@ -159,11 +225,12 @@ impl QueryExecutor for Sqlite {
             return self.submit(Durability::Unsynced, operation, work).await;
         };
         let query = async {
-            let mut transaction = readers.begin().await?;
+            let read = readers.active.begin(&readers.short).await?;
             // The first read takes the snapshot, and the clock is read before it. So the snapshot holds every change
             // that is older than the time that `work` gets.
-            let result = work(&mut transaction, self.clock.now()).await;
-            transaction.rollback().await?;
+            let now = self.clock.now();
+            let result = read.run(move |conn| work(conn, now)).await;
+            read.finish().await?;
             result
         };
         with_timeout(operation, query).await
@@ -188,14 +255,16 @@ fn file(path: &Path) -> SqliteConnectOptions {
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(TIMEOUT)
+        // The writer copies the log itself, and sees each error of it: see `volume`.
+        .pragma("wal_autocheckpoint", "0")
 }
 
-fn readers(path: &Path) -> SqlitePool {
-    SqlitePoolOptions::new()
-        .max_connections(READERS)
-        .test_before_acquire(false)
-        .acquire_timeout(TIMEOUT)
-        .connect_lazy_with(SqliteConnectOptions::new().filename(path).read_only(true).busy_timeout(TIMEOUT))
+/// Takes the lock, and makes the volume and the log ready for SQLite.
+fn lock_and_prepare(path: &Path) -> Result<Lock> {
+    let lock = Lock::take(path)?;
+    volume::make_room_to_open(path)?;
+    wal_rewrite::rewrite(path)?;
+    Ok(lock)
 }
 
 async fn connect(options: &SqliteConnectOptions, path: &Path) -> Result<SqliteConnection> {

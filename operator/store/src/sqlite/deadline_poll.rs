@@ -12,18 +12,25 @@ use crate::reads::{ClockSql, Column as _, EnumText};
 use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey};
 
 /// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap.
-static EXPIRED: LazyLock<String> = LazyLock::new(|| {
+pub(super) static EXPIRED: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "max", now: "?1", beat_since: "?2" };
     let deadline = clocks.first_expired();
     format!(
         "SELECT namespace, name, object_uid, attempt, deadline FROM ( \
-             SELECT *, {deadline} AS deadline FROM runs WHERE lifecycle = 'live' \
+             SELECT *, {deadline} AS deadline FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' \
          ) WHERE deadline IS NOT NULL ORDER BY namespace, name"
     )
 });
 
-const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS transition, changed_at FROM runs \
-     WHERE lifecycle IN ('live', 'finished') AND (changed_at >= ?1 OR head_at >= ?1) ORDER BY namespace, name";
+/// A finished run does not move its head any more, so its finish is its last change that counts here.
+pub(super) const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS transition, changed_at \
+     FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' AND (changed_at >= ?1 OR head_at >= ?1) \
+     UNION ALL \
+     SELECT namespace, name, object_uid, 1, changed_at \
+     FROM runs INDEXED BY runs_finished WHERE lifecycle = 'finished' AND changed_at >= ?1 ORDER BY 1, 2";
+
+pub(super) const ACTIVE: &str = "SELECT count(*) FROM runs INDEXED BY runs_live \
+     WHERE lifecycle = 'live' AND attempt_state = 'attached'";
 
 /// Returns expired deadlines, and the runs that changed since `since`. If no gateway is serving, no deadline expires.
 pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> DbResult<DeadlinePoll> {
@@ -36,11 +43,7 @@ pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp
         Vec::new()
     };
     let changed = sqlx::query(CHANGED).bind(since.as_millisecond()).fetch_all(&mut *conn).await?;
-    let active = sqlx::query_scalar(
-        "SELECT count(*) FROM runs WHERE lifecycle = 'live' AND attempt_state = 'attached'",
-    )
-    .fetch_one(conn)
-    .await?;
+    let active = sqlx::query_scalar(ACTIVE).fetch_one(conn).await?;
     Ok(DeadlinePoll {
         now: timestamp(now)?,
         store_id: store.id,

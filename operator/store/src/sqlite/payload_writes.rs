@@ -1,8 +1,9 @@
 //! Writes of payloads: they are digested, encoded and encrypted here, so that the writer's task only compares and
 //! writes.
 
+use super::boundary::PreparedCommit;
 use super::database::{Sqlite, with_timeout};
-use super::{boundary, calls, records};
+use super::{calls, records};
 use crate::encoded_ops::{self, EncodedOps};
 use crate::reads::encode_payload;
 use crate::transitions::{Finish, SettleCall};
@@ -17,7 +18,7 @@ impl Sqlite {
     pub(super) async fn commit_boundary(&self, commit: &Commit) -> Result<Committed> {
         let cipher = self.cipher_to_write(commit.run).await?;
         for ops in [EncodedOps::smallest, EncodedOps::plain] {
-            let prepared = boundary::PreparedCommit::new(commit, ops(commit, &cipher)?, cipher.clone())?;
+            let prepared = self.prepare(commit, ops(commit, &cipher)?, cipher.clone())?;
             let work = with_timeout("committing a boundary", self.writer()?.commit(prepared));
             match work.await? {
                 Some(Committed::TooLarge) if !commit.full => {
@@ -37,13 +38,17 @@ impl Sqlite {
         while let Some(ops) =
             encoded_ops::encode_with_state_size(&self.snapshot_store(), commit, &cipher).await?
         {
-            let prepared = boundary::PreparedCommit::new(commit, ops, cipher.clone())?;
+            let prepared = self.prepare(commit, ops, cipher.clone())?;
             let work = with_timeout("committing a boundary", self.writer()?.commit(prepared));
             if let Some(committed) = work.await? {
                 return self.check_comparison(commit.run, committed).await;
             }
         }
         Ok(Committed::TooLarge)
+    }
+
+    fn prepare(&self, commit: &Commit, ops: EncodedOps, cipher: PayloadCipher) -> Result<PreparedCommit> {
+        Ok(PreparedCommit { room: self.room(), ..PreparedCommit::new(commit, ops, cipher)? })
     }
 
     pub(super) async fn claim_call(&self, claim: &Claim) -> Result<Claimed> {
@@ -62,6 +67,7 @@ impl Sqlite {
                 claim.arguments.as_deref().map(|json| digests.render(json.get()))
             },
             cipher,
+            room: self.room(),
         };
         self.write("claiming a call", |conn, now| Box::pin(calls::claim(conn, now, claim))).await
     }
@@ -84,7 +90,8 @@ impl Sqlite {
 
     pub(super) async fn write_record_batch(&self, batch: &RecordBatch) -> Result<Written> {
         let run = batch.run;
-        let batch = records::PreparedBatch::new(batch, &self.cipher_to_write(run).await?)?;
+        let cipher = self.cipher_to_write(run).await?;
+        let batch = records::PreparedBatch::new(batch, &cipher, self.room())?;
         let written =
             self.write("writing records", |conn, now| Box::pin(records::write(conn, now, batch))).await?;
         if matches!(written, Written::Conflict | Written::Finished) {

@@ -11,7 +11,7 @@ use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, FoundRuns, RunRows, StoreRow, record_sql};
-use crate::statements::NAMESPACE_USAGE;
+use crate::statements::namespace_usage;
 use crate::transitions::OWN_OR_PRIOR_RUN;
 use dalsegno_model::{
     Attempt, Digest, LookUp, NamespaceUsage, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes,
@@ -71,6 +71,9 @@ pub(super) async fn get_run(
 ) -> DbResult<Option<RunRecord>> {
     run_rows(conn, now, run).await?.map(|rows| rows.record()).transpose()
 }
+
+pub(super) const NAMESPACE_USAGE: &str =
+    namespace_usage!("runs INDEXED BY runs_with_payloads WHERE NOT emptied");
 
 /// Returns the stored bytes of the largest namespaces, and the sum of all others.
 pub(super) async fn namespace_usage(

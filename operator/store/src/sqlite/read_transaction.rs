@@ -2,16 +2,16 @@
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row as _, Sqlite as Db, SqliteConnection, Transaction};
-use tokio::sync::Mutex;
+use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::branch;
+use super::active_reads::{ActiveRead, BoxFuture};
 use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::sqlx_types::{BoundaryColumn, Hash};
-use super::writer::{BoxFuture, Durability, Writer};
+use super::writer::{Durability, Writer};
+use super::{anchors, branch};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
@@ -21,9 +21,10 @@ use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::records::is_digest_of;
 use dalsegno_format::seal::PayloadCipher;
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
-    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall,
-    StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
+    StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, BoundaryId, Error, ReadTransaction, Result, RunId};
 
@@ -96,8 +97,7 @@ impl Sqlite {
     pub(super) async fn begin_read_transaction(&self) -> Result<Box<dyn ReadTransaction>> {
         let source = match (&self.readers, &self.writer) {
             (Some(readers), _) => {
-                let transaction = async { Ok(readers.begin().await?) };
-                Source::Snapshot(Mutex::new(with_timeout("beginning to read", transaction).await?))
+                Source::Snapshot(with_timeout("beginning to read", readers.begin_long()).await?)
             }
             (None, Some(writer)) => Source::Shared(writer.clone()),
             (None, None) => return Err(Error::Unusable("it has no connection for reading".into())),
@@ -113,7 +113,7 @@ struct SqliteReadTransaction {
 
 enum Source {
     /// Its first read takes the snapshot that all reads see.
-    Snapshot(Mutex<Transaction<'static, Db>>),
+    Snapshot(ActiveRead),
     /// A database in memory has one connection, the writer's.
     Shared(Writer),
 }
@@ -131,10 +131,7 @@ impl QueryExecutor for SqliteReadTransaction {
         F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send + 'static,
     {
         match &self.source {
-            Source::Snapshot(transaction) => {
-                let mut transaction = transaction.lock().await;
-                with_timeout(operation, work(&mut transaction, 0)).await
-            }
+            Source::Snapshot(read) => with_timeout(operation, read.run(|conn| work(conn, 0))).await,
             Source::Shared(writer) => {
                 with_timeout(operation, writer.submit(Durability::Unsynced, work)).await
             }
@@ -166,8 +163,18 @@ impl ReadTransaction for SqliteReadTransaction {
         snapshot_writer::check_all(&self.snapshot_store(), run).await
     }
 
-    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
-        self.read("reading the anchors", move |conn, _| Box::pin(anchors(conn, after))).await
+    async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
+        self.read("reading the anchors", move |conn, _| Box::pin(anchors::read(conn, after))).await
+    }
+
+    async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>> {
+        self.read("reading the leaves of anchors", move |conn, _| Box::pin(anchors::leaves(conn, after)))
+            .await
+    }
+
+    async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
+        let operation = "reading the leaves of anchors";
+        self.read(operation, move |conn, _| Box::pin(anchors::leaves_by_run(conn, after, to))).await
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
@@ -243,11 +250,6 @@ async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> DbRes
     let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
-}
-
-async fn anchors(conn: &mut SqliteConnection, after: i64) -> DbResult<Vec<(i64, String)>> {
-    let query = sqlx::query_as("SELECT seq, line FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
-    Ok(query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
 async fn boundaries(

@@ -6,6 +6,7 @@ use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::admission::{self, Admission};
+use super::disk::Room;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
@@ -25,7 +26,7 @@ const READ: &str = "SELECT key, seq, entry_id, value, turn, found FROM ( \
      ) CROSS JOIN records USING (key, seq) \
      WHERE run = ?1 AND space = ?2 AND before < ?7 ORDER BY key, seq";
 
-/// Whether a key has a value or entries: its last change tells, so this reads one row.
+/// Whether a key has a value or entries. The last change of the key shows it, so this reads one row.
 const HAS_VALUE: &str = "SELECT coalesce(( \
          SELECT op <> 'delete' FROM records WHERE run = ? AND space = ? AND key = ? AND NOT undone \
          ORDER BY seq DESC LIMIT 1 \
@@ -44,16 +45,18 @@ pub(super) struct PreparedBatch {
     id: Uuid,
     digest: BodyDigest,
     changes: Changes,
+    room: Room,
 }
 
 impl PreparedBatch {
-    pub fn new(batch: &RecordBatch, cipher: &PayloadCipher) -> Result<Self> {
+    pub fn new(batch: &RecordBatch, cipher: &PayloadCipher, room: Room) -> Result<Self> {
         Ok(Self {
             run: batch.run,
             capability: batch.capability,
             id: batch.batch_id,
             digest: cipher.body(batch.digest),
             changes: Changes::of(&batch.operations, cipher)?,
+            room,
         })
     }
 }
@@ -70,7 +73,7 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Prepared
             .fetch_optional(&mut *conn)
             .await?;
     match admission::admit_records(&row, &batch.capability, stored, &batch.digest) {
-        Admission::Accept => {}
+        Admission::Accept => batch.room.check()?,
         Admission::Duplicate => return Ok(Written::Duplicate),
         Admission::Fenced => return Ok(Written::Fenced),
         Admission::Finished => return Ok(Written::Finished),

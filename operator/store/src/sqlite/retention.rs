@@ -89,14 +89,19 @@ const STEPS: [Step; 7] = [
     ),
 ];
 
+pub(super) fn runs_to_expire_sql() -> String {
+    format!(
+        "SELECT id FROM runs INDEXED BY runs_to_empty WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3"
+    )
+}
+
 /// Lists runs that have payloads past their retention.
 pub(super) async fn runs_to_expire(
     conn: &mut SqliteConnection,
     now: i64,
     after: RunId,
 ) -> DbResult<Vec<RunId>> {
-    let sql = format!("SELECT id FROM runs WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3");
-    let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(after).bind(now).bind(PAGE_ROWS);
+    let query = sqlx::query_scalar(AssertSqlSafe(runs_to_expire_sql())).bind(after).bind(now).bind(PAGE_ROWS);
     Ok(query.fetch_all(conn).await?)
 }
 

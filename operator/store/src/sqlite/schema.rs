@@ -17,39 +17,43 @@ fn migrator() -> Migrator {
     Migrator::with_migrations(vec![Migration::new(1, BASELINE.into(), MigrationType::Simple, sql, false)])
 }
 
-/// Migrates the schema to this binary's.
+/// Migrates the schema to this binary's, unless it is newer and this binary can use it.
 pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<()> {
-    applied(conn).await?.can_be_migrated(latest()).map_err(Error::Unusable)?;
+    if !applied(conn).await?.must_run(latest()).map_err(Error::Unusable)? {
+        return Ok(());
+    }
     migrator()
         .run_direct(None, conn, false)
         .await
         .map_err(|error| Error::Unusable(format!("cannot migrate the database: {error}")))
 }
 
-/// Refuses a schema that is not this binary's.
+/// Refuses a schema that this binary cannot use.
 pub(super) async fn check(conn: &mut SqliteConnection) -> Result<()> {
-    applied(conn).await?.is_current(latest()).map_err(Error::Unusable)
+    applied(conn).await?.is_usable(latest()).map_err(Error::Unusable)
 }
 
 /// The migrations that were applied.
 async fn applied(conn: &mut SqliteConnection) -> Result<AppliedMigrations> {
     let unreadable = |error: sqlx::Error| Error::Unusable(format!("cannot read the database: {error}"));
-    let is_migrated: bool =
-        sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = '_sqlx_migrations'")
-            .fetch_one(&mut *conn)
-            .await
-            .map_err(unreadable)?;
+    let is_migrated: bool = sqlx::query_scalar(
+        "SELECT count(*) = 2 FROM sqlite_schema WHERE name IN ('_sqlx_migrations', 'store')",
+    )
+    .fetch_one(&mut *conn)
+    .await
+    .map_err(unreadable)?;
     if !is_migrated {
         return Ok(AppliedMigrations::default());
     }
-    let (latest, first) = sqlx::query_as(
-        "SELECT coalesce(max(version), 0), max(description) FILTER (WHERE version = 1) \
+    let (latest, first, readable_since) = sqlx::query_as(
+        "SELECT coalesce(max(version), 0), max(description) FILTER (WHERE version = 1), \
+                (SELECT readable_since FROM store) \
          FROM _sqlx_migrations WHERE success",
     )
     .fetch_one(conn)
     .await
     .map_err(unreadable)?;
-    Ok(AppliedMigrations { latest, first })
+    Ok(AppliedMigrations { latest, first, readable_since })
 }
 
 fn latest() -> i64 {

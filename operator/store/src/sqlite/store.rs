@@ -15,12 +15,12 @@ use crate::transitions::{
     RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
 };
 use dalsegno_model::{
-    Acknowledged, Admin, AnchorRow, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
-    LookUp, NamespaceUsage, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction, RecordBatch,
-    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
-    RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
+    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter,
+    Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest,
+    Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp,
+    NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction,
+    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
+    Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
 };
 
 #[async_trait]
@@ -126,11 +126,12 @@ impl Operator for Sqlite {
         self.read("fetching a template", |conn, _| Box::pin(revisions::get(conn, hash))).await
     }
 
-    async fn heads_to_anchor(&self) -> Result<HeadsToAnchor> {
-        self.read("reading heads to anchor", |conn, _| Box::pin(anchors::heads_to_anchor(conn))).await
+    async fn heads_to_anchor(&self, after: RunId) -> Result<HeadsToAnchor> {
+        self.read("reading heads to anchor", move |conn, _| Box::pin(anchors::heads_to_anchor(conn, after)))
+            .await
     }
 
-    async fn put_anchor(&self, anchor: &AnchorRow) -> Result<bool> {
+    async fn put_anchor(&self, anchor: &NewAnchor) -> Result<bool> {
         let put = anchor.clone();
         self.write("storing an anchor", |conn, _| Box::pin(anchors::put(conn, put))).await
     }
@@ -186,6 +187,7 @@ impl Worker for Sqlite {
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
+        self.room().check().map_err(|fault| fault.with_context("making a snapshot"))?;
         crate::snapshot_writer::make(&self.snapshot_store(), run).await
     }
 
@@ -285,6 +287,17 @@ impl Admin for Sqlite {
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
         let prune = prune.clone();
         self.write("pruning an audit", |conn, now| Box::pin(prune::prune(conn, now, prune))).await
+    }
+
+    async fn request_anchors_from(&self, first: i64) -> Result<u64> {
+        self.write("requesting that anchors be pruned", move |conn, _| {
+            Box::pin(anchors::request_from(conn, first))
+        })
+        .await
+    }
+
+    async fn prune_anchors(&self, below: i64) -> Result<u64> {
+        self.write("pruning anchors", move |conn, _| Box::pin(anchors::prune(conn, below))).await
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {

@@ -1,7 +1,9 @@
 //! Tests that need the store's internals: the writer's transactions, a full disk, deadlines that are minutes away.
 
+mod query_plans;
 mod state_counting;
 mod unsynced_commits;
+mod volume_reads;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,12 +12,10 @@ use std::time::Duration;
 use sqlx::{Row as _, SqliteConnection};
 use uuid::Uuid;
 
-use super::calls::{NEXT_ORDINAL, list_sql};
 use super::database::Sqlite;
-use super::open_calls::BYTES;
 use super::writer::Durability;
 use crate::db_error::DbError;
-use dalsegno_model::{CallFilter, Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
+use dalsegno_model::{Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ async fn a_full_disk_refuses_writes_and_leaves_the_database_intact() {
         store.put_revision(run.id, 1, "larger", &document)
     );
     for outcome in [failed, also_failed] {
-        assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(Error::StorageFull { .. })), "{outcome:?}");
     }
     assert_eq!(store.get_revision("large").await.unwrap(), None);
     assert!(matches!(store.find_by_object(&run.object_uid).await.unwrap(), LookUp::Found(_)));
@@ -260,30 +260,4 @@ async fn a_path_may_have_any_characters() {
     Sqlite::migrate(Path::new(&path)).await.unwrap();
     assert!(path.exists());
     Sqlite::open(&path).await.unwrap();
-}
-
-/// Checks the query plans: they show the cost without many rows.
-#[tokio::test]
-async fn calls_are_found_by_an_index() {
-    let (_dir, store) = file().await;
-    for (sql, indexes) in [
-        (list_sql(CallFilter::Pending), &["calls_by_turn (run=? AND turn=?)", "calls_started (run=?)"][..]),
-        (BYTES, &["calls_started (run=?)", "calls_by_turn (run=? AND turn=?)"]),
-        (list_sql(CallFilter::Unsettled), &["calls_started (run=?)"]),
-        (list_sql(CallFilter::OpenTurn), &["calls_by_turn (run=? AND turn=?)"]),
-        (NEXT_ORDINAL, &["COVERING INDEX sqlite_autoindex_calls_2 (run=?)"]),
-    ] {
-        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
-        let steps = store
-            .write("reading", |conn, _| {
-                Box::pin(async move { Ok(sqlx::query(explain).bind(Uuid::nil()).fetch_all(conn).await?) })
-            })
-            .await
-            .unwrap();
-        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
-        let calls: Vec<_> = steps.iter().filter(|step| step.starts_with("SEARCH calls")).collect();
-        let found = calls.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
-        let sorts = steps.iter().any(|step| step.contains("TEMP B-TREE"));
-        assert!(found && calls.len() == indexes.len() && !sorts, "{sql}: {steps:#?}");
-    }
 }

@@ -11,30 +11,33 @@
 //! - An operation that fails does not affect the others of its transaction. If the transaction fails, all of them fail,
 //!   and each caller gets the error.
 //! - If a caller is cancelled before its operation begins, the operation is not performed, and its memory is freed.
+//! - After an error of the operating system nothing more is written, and no caller gets a success ([`serving`](super::serving)).
 
 use std::collections::HashSet;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
+use super::active_reads::BoxFuture;
 use super::boundary::PreparedCommit;
 use super::clock::Clock;
 use super::commit;
-use super::lock::Lock;
+use super::disk_fault::DiskFault;
+use super::serving::Serving;
+use super::write_op::{ClosureOp, CommitOp, WriteOp};
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::Committed;
-
-/// A future that borrows a connection.
-pub(super) type BoxFuture<'c, T> = Pin<Box<dyn Future<Output = T> + Send + 'c>>;
 
 /// Operations in one transaction at most.
 const BATCH: usize = 256;
 
 /// Operations in the queue at most. Further callers wait until there is room.
 const QUEUE: usize = 1024;
+
+/// After this time without an operation the volume is looked at.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Whether a write must survive a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +66,11 @@ enum Message {
 }
 
 impl Writer {
-    /// Starts the task. It ends, and releases the lock, on [`Self::close`] or when the last handle is dropped.
-    pub fn start(conn: SqliteConnection, clock: Arc<Clock>, lock: Option<Lock>) -> Self {
+    /// Starts the task. It ends, and releases the lock, on [`Self::close`] or when the last handle is dropped. If the
+    /// volume fails, it ends too, and keeps the lock until the process ends.
+    pub fn start(conn: SqliteConnection, clock: Arc<Clock>, serving: Option<Serving>) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
-        tokio::spawn(run(conn, clock, messages, lock));
+        tokio::spawn(run(conn, clock, messages, serving));
         Self { queue }
     }
 
@@ -118,146 +122,71 @@ impl Writer {
     }
 }
 
-/// An operation of the writer, whatever the type of its result.
-trait WriteOp: Send {
-    /// Performs the operation. Returns whether it succeeded: only then may its writes be committed.
-    fn perform<'c>(&'c mut self, conn: &'c mut SqliteConnection, now: i64) -> BoxFuture<'c, bool>;
-
-    fn is_performed(&self) -> bool;
-
-    /// Sends the result to the caller: the operation's own, or the error of the transaction around it.
-    fn reply(self: Box<Self>, transaction: DbResult<()>);
-
-    /// Returns this operation as a commit that may be stored together with others, if it is one.
-    fn as_batchable_commit(&mut self) -> Option<&mut CommitOp> {
-        None
-    }
-}
-
-impl std::fmt::Debug for dyn WriteOp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("WriteOp")
-    }
-}
-
-/// Any write, as a closure.
-struct ClosureOp<T, F> {
-    work: Option<F>,
-    result: Option<DbResult<T>>,
-    reply: oneshot::Sender<DbResult<T>>,
-}
-
-impl<T, F> WriteOp for ClosureOp<T, F>
-where
-    T: Send,
-    F: for<'c> FnOnce(&'c mut SqliteConnection, i64) -> BoxFuture<'c, DbResult<T>> + Send,
-{
-    fn perform<'c>(&'c mut self, conn: &'c mut SqliteConnection, now: i64) -> BoxFuture<'c, bool> {
-        Box::pin(async move {
-            if let Some(work) = self.work.take() {
-                self.result = Some(work(conn, now).await);
-            }
-            matches!(self.result, Some(Ok(_)))
-        })
-    }
-
-    fn is_performed(&self) -> bool {
-        self.result.is_some()
-    }
-
-    fn reply(self: Box<Self>, transaction: DbResult<()>) {
-        send_result(self.reply, self.result, transaction);
-    }
-}
-
-/// A commit of a boundary.
-struct CommitOp {
-    commit: PreparedCommit,
-    result: Option<DbResult<Option<Committed>>>,
-    reply: oneshot::Sender<DbResult<Option<Committed>>>,
-}
-
-impl WriteOp for CommitOp {
-    fn perform<'c>(&'c mut self, conn: &'c mut SqliteConnection, now: i64) -> BoxFuture<'c, bool> {
-        Box::pin(async move {
-            let result = self.result.insert(commit::commit(conn, now, &self.commit).await);
-            result.is_ok()
-        })
-    }
-
-    fn is_performed(&self) -> bool {
-        self.result.is_some()
-    }
-
-    fn reply(self: Box<Self>, transaction: DbResult<()>) {
-        send_result(self.reply, self.result, transaction);
-    }
-
-    fn as_batchable_commit(&mut self) -> Option<&mut CommitOp> {
-        self.commit.is_batchable().then_some(self)
-    }
-}
-
-fn send_result<T>(
-    reply: oneshot::Sender<DbResult<T>>,
-    result: Option<DbResult<T>>,
-    transaction: DbResult<()>,
-) {
-    let result = match (result, transaction) {
-        (Some(Err(own)), _) => Err(own),
-        (_, Err(shared)) => Err(shared),
-        (Some(result), Ok(())) => result,
-        (None, Ok(())) => Err(DbError::unavailable("the writer did not perform the operation")),
-    };
-    // If the caller was cancelled, nobody receives the result. Such a caller does not know the outcome.
-    let _ = reply.send(result);
-}
-
 async fn run(
     mut conn: SqliteConnection,
     clock: Arc<Clock>,
     mut queue: mpsc::Receiver<Message>,
-    lock: Option<Lock>,
+    mut serving: Option<Serving>,
 ) {
     let mut messages = Vec::new();
     let mut close_requests = Vec::new();
     let mut sync = SyncMode(Durability::Synced);
-    while close_requests.is_empty() && queue.recv_many(&mut messages, BATCH).await > 0 {
-        let mut batch = Vec::with_capacity(messages.len());
-        let mut needs = Durability::Unsynced;
-        for message in messages.drain(..) {
-            match message {
-                Message::Perform(durability, pending) => {
-                    let Some(pending) = pending.upgrade() else { continue };
-                    batch.extend(pending.lock().unwrap_or_else(PoisonError::into_inner).take());
-                    if durability == Durability::Synced {
-                        needs = Durability::Synced;
-                    }
-                }
-                Message::Close(closed) => close_requests.push(closed),
+    while close_requests.is_empty() {
+        if let Ok(0) = tokio::time::timeout(IDLE, queue.recv_many(&mut messages, BATCH)).await {
+            break;
+        }
+        let (mut batch, needs) = take_batch(&mut messages, &mut close_requests);
+        let mut disk_error = None;
+        if !batch.is_empty() {
+            let transaction = match sync.set(&mut conn, needs).await {
+                Ok(()) => transact(&mut conn, &clock, &mut batch).await,
+                Err(fault) => Err(fault),
+            };
+            if let Err(fault) = &transaction {
+                tracing::warn!(error = ?fault, operations = batch.len(), "a transaction of the embedded store failed");
+            }
+            let errors =
+                transaction.as_ref().err().into_iter().chain(batch.iter().filter_map(|op| op.error()));
+            disk_error = DiskFault::worst(errors);
+            for op in batch {
+                op.reply(transaction.clone());
             }
         }
-        if batch.is_empty() {
-            continue;
-        }
-        let transaction = match sync.set(&mut conn, needs).await {
-            Ok(()) => transact(&mut conn, &clock, &mut batch).await,
-            Err(fault) => Err(fault),
-        };
-        if let Err(fault) = &transaction {
-            tracing::warn!(error = ?fault, operations = batch.len(), "a transaction of the embedded store failed");
-        }
-        for op in batch {
-            op.reply(transaction.clone());
+        let Some(mut served) = serving.take() else { continue };
+        match served.after_batch(&mut conn, disk_error).await {
+            Ok(()) => serving = Some(served),
+            Err(error) => return served.fail(conn, &error),
         }
     }
     if let Err(error) = conn.close().await {
         tracing::warn!(error = &error as &dyn std::error::Error, "the embedded store did not close cleanly");
     }
-    drop(lock);
+    drop(serving);
     for closed in close_requests {
         let _ = closed.send(());
     }
+}
+
+/// Takes the operations of the messages whose callers still wait, and what their commit needs.
+fn take_batch(
+    messages: &mut Vec<Message>,
+    close_requests: &mut Vec<oneshot::Sender<()>>,
+) -> (Vec<Box<dyn WriteOp>>, Durability) {
+    let mut batch = Vec::with_capacity(messages.len());
+    let mut needs = Durability::Unsynced;
+    for message in messages.drain(..) {
+        match message {
+            Message::Perform(durability, pending) => {
+                let Some(pending) = pending.upgrade() else { continue };
+                batch.extend(pending.lock().unwrap_or_else(PoisonError::into_inner).take());
+                if durability == Durability::Synced {
+                    needs = Durability::Synced;
+                }
+            }
+            Message::Close(closed) => close_requests.push(closed),
+        }
+    }
+    (batch, needs)
 }
 
 /// Performs a batch in one transaction.
@@ -301,6 +230,10 @@ async fn perform(
         } else {
             "ROLLBACK TO operation"
         };
+        if let Some(fault) = op.error().filter(|error| DiskFault::of(error).is_some()) {
+            // SQLite may have rolled back the whole transaction.
+            return Err(fault.clone());
+        }
         sqlx::query(next).execute(&mut *conn).await?;
     }
     Ok(true)
@@ -326,6 +259,7 @@ async fn commit_boundaries(
                 op.result = committed.remove(&op.commit.run).map(|committed| Ok(Some(committed)));
             }
         }
+        Err(fault) if DiskFault::of(&fault) == Some(DiskFault::Failed) => return Err(fault),
         Err(fault) => {
             tracing::debug!(error = ?fault, boundaries = commits.len(), "committing boundaries one by one");
             roll_back(conn).await;

@@ -25,7 +25,7 @@ impl Transition for MarkDeleted {
         // Another object may have adopted the run while this call waited for the lock.
         let is_own = change.row().object_uid == self.object_uid;
         if is_own && matches!(change.row().lifecycle.0, Lifecycle::Live | Lifecycle::Finished) {
-            fence_and_end(&mut change, Cause::Deleted)?;
+            fence_and_end(&mut change, Cause::RunDeleted)?;
             let now = change.now();
             let run = change.run();
             (run.lifecycle, run.over_at) = (EnumText(Lifecycle::Deleted), Some(now));

@@ -37,9 +37,7 @@ impl Transition for SetRetention {
 
     fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
         let mut change = Change::of(rows);
-        let Retention { days, keep_last } = self.0;
-        let run = change.run();
-        (run.retention_days, run.keep_last) = (days, keep_last);
+        change.run().set_retention(self.0);
         change.with_record()
     }
 }

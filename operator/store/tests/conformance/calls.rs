@@ -215,8 +215,8 @@ async fn a_claim_of_an_unknown_run_is_not_found(cx: &TestContext) {
     let worker = cx.worker().await;
     let nowhere = Claim { run: Uuid::now_v7(), ..worker.claim("pay", Policy::Ask) };
     assert!(matches!(cx.claim(&nowhere).await.unwrap(), Claimed::NotFound));
-    let stranger = Claim { capability: random_digest(), ..worker.claim("pay", Policy::Ask) };
-    assert!(matches!(cx.claim(&stranger).await.unwrap(), Claimed::Fenced));
+    let foreign = Claim { capability: random_digest(), ..worker.claim("pay", Policy::Ask) };
+    assert!(matches!(cx.claim(&foreign).await.unwrap(), Claimed::Fenced));
 }
 
 /// An attach and a checkpoint list open calls. With calls in every turn, they read only the open turn's.

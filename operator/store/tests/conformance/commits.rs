@@ -180,8 +180,8 @@ async fn fenced_comes_before_every_other_answer(cx: &TestContext) {
     // Fenced comes before duplicate, before conflict, and before a commit that would be accepted.
     for commit in [resend(&head), with_new_id(&head), worker.result(2)] {
         let committed = commit.commit_id == head.commit_id;
-        let stranger = Commit { capability: random_digest(), ..commit };
-        assert_eq!(cx.commit(&stranger).await.unwrap(), Committed::Fenced { committed });
+        let foreign = Commit { capability: random_digest(), ..commit };
+        assert_eq!(cx.commit(&foreign).await.unwrap(), Committed::Fenced { committed });
     }
     // Fenced comes before unsettled calls.
     cx.start_call(&worker, "pay", Policy::Ask).await;

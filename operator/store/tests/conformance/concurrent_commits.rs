@@ -37,7 +37,7 @@ enum Kind {
     Plan,
     Duplicate,
     Gap,
-    Stranger,
+    WrongCapability,
     Finished,
     Unsettled,
     Unknown,
@@ -48,7 +48,7 @@ const KINDS: [Kind; 8] = [
     Kind::Plan,
     Kind::Duplicate,
     Kind::Gap,
-    Kind::Stranger,
+    Kind::WrongCapability,
     Kind::Finished,
     Kind::Unsettled,
     Kind::Unknown,
@@ -63,7 +63,7 @@ async fn prepare(cx: &TestContext, kind: Kind) -> (Worker, Commit) {
         Kind::Plan => Commit { calls: vec![planned("pay", Policy::Ask)], ..worker.plan(2) },
         Kind::Duplicate => head,
         Kind::Gap => worker.result(3),
-        Kind::Stranger => Commit { capability: random_digest(), ..worker.result(2) },
+        Kind::WrongCapability => Commit { capability: random_digest(), ..worker.result(2) },
         Kind::Finished => {
             ok(cx.finish(&worker.finish()).await.unwrap());
             worker.result(2)
@@ -95,7 +95,7 @@ async fn each_concurrent_commit_is_judged_by_its_own_run(cx: &TestContext) {
             }
             (Kind::Duplicate, Committed::Duplicate(_))
             | (Kind::Gap, Committed::Conflict { head: Some((1, Boundary::Result)) })
-            | (Kind::Stranger, Committed::Fenced { committed: false })
+            | (Kind::WrongCapability, Committed::Fenced { committed: false })
             | (Kind::Finished, Committed::Finished)
             | (Kind::Unsettled, Committed::UnsettledCalls)
             | (Kind::Unknown, Committed::NotFound) => 1,

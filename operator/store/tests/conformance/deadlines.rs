@@ -269,8 +269,8 @@ async fn heartbeats_are_answered_one_by_one_in_order(cx: &TestContext) {
     ok(cx.finish(&over.finish()).await.unwrap());
     cx.end_and_reserve(&lost, Class::Disruption).await;
     let of = |worker: &Worker| (worker.run, worker.capability);
-    let strangers = [(uuid::Uuid::now_v7(), live.capability), (live.run, random_digest())];
-    let workers = [of(&lost), of(&live), strangers[0], of(&over), strangers[1], of(&live)];
+    let foreign = [(uuid::Uuid::now_v7(), live.capability), (live.run, random_digest())];
+    let workers = [of(&lost), of(&live), foreign[0], of(&over), foreign[1], of(&live)];
     let beats = cx.heartbeats(&workers).await.unwrap();
     let kinds: Vec<_> = beats
         .iter()

@@ -21,7 +21,7 @@ async fn a_deleted_run_is_fenced_and_stays_closed(cx: &TestContext) {
     let run = cx.run_of(&worker).await;
     assert_eq!((run.lifecycle, run.epoch, run.attempt.state), (Lifecycle::Deleted, 2, AttemptState::Ended));
     let end = run.attempt.end.unwrap();
-    assert_eq!((end.cause.as_str(), end.class), ("Deleted", Class::Neutral));
+    assert_eq!((end.cause.as_str(), end.class), ("RunDeleted", Class::Neutral));
     assert_eq!(run.head.unwrap().turn, 1, "committed turns stay readable");
     assert!(cx.state(worker.run, None).await.unwrap().is_some());
 }

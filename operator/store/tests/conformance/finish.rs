@@ -85,10 +85,10 @@ async fn a_finish_of_an_unknown_run_is_not_found(cx: &TestContext) {
 async fn a_finish_is_fenced_like_a_commit(cx: &TestContext) {
     let worker = cx.worker().await;
     let finish = worker.finish();
-    let stranger = FinishCall { capability: random_digest(), ..resend(&finish) };
-    assert_eq!(cx.finish(&stranger).await.unwrap(), Committed::Fenced { committed: false });
+    let foreign = FinishCall { capability: random_digest(), ..resend(&finish) };
+    assert_eq!(cx.finish(&foreign).await.unwrap(), Committed::Fenced { committed: false });
     ok(cx.finish(&finish).await.unwrap());
-    assert_eq!(cx.finish(&stranger).await.unwrap(), Committed::Fenced { committed: true });
+    assert_eq!(cx.finish(&foreign).await.unwrap(), Committed::Fenced { committed: true });
     cx.mark_deleted(&worker.object_uid).await.unwrap();
     assert_eq!(cx.finish(&finish).await.unwrap(), Committed::Fenced { committed: true });
     assert_eq!(cx.finish(&worker.finish()).await.unwrap(), Committed::Fenced { committed: false });

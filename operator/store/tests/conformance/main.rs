@@ -1,4 +1,4 @@
-//! One suite for every engine of the store. `README.md` beside this file lists what the cases require.
+//! One suite for every engine of the store. `README.md` in this directory lists what the cases require.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
 mod attach;

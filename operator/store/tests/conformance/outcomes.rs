@@ -61,8 +61,8 @@ async fn a_call_completes_only_under_its_claim(cx: &TestContext) {
     let nowhere = Complete { run: Uuid::now_v7(), ..worker.complete(&claim) };
     let answer = cx.complete(&nowhere).await.unwrap();
     assert!(matches!(answer, Completed::NotFound), "{answer:?}");
-    let stranger = Complete { capability: random_digest(), ..worker.complete(&claim) };
-    let answer = cx.complete(&stranger).await.unwrap();
+    let foreign = Complete { capability: random_digest(), ..worker.complete(&claim) };
+    let answer = cx.complete(&foreign).await.unwrap();
     assert!(matches!(answer, Completed::Fenced), "{answer:?}");
     let later = cx.next_worker(&worker).await;
     let answer = cx.complete(&later.complete(&claim)).await.unwrap();

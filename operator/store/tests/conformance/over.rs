@@ -1,4 +1,4 @@
-//! Every call of the operator on a run that is over: the row comes back as it stands, and nothing is appended to the audit.
+//! Calls of the operator on a run that is over return the row unchanged and append nothing to the audit.
 
 use dalsegno_model::{
     BoundaryId, Class, Completed, Deadlines, Lifecycle, NewRun, NextStep, OnPrior, PodRecord, Recorded,
@@ -70,7 +70,7 @@ async fn over(cx: &TestContext, way: Way) -> (NewRun, Worker) {
     (new, worker)
 }
 
-/// Every call of the operator, with whatever it says of the run afterwards.
+/// Makes every call of the operator. Returns the name of each call and the record of the run that it returned.
 async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'static str, RunRecord)> {
     let (run, epoch) = (worker.run, cx.run_of(worker).await.epoch);
     let record = |recorded| match recorded {

@@ -161,8 +161,8 @@ async fn a_finished_run_is_adopted_and_stays_finished(cx: &TestContext) {
 async fn a_run_of_another_tenant_is_not_adopted(cx: &TestContext) {
     let new = new_run();
     let before = cx.create(&new).await;
-    let stranger = NewRun { tenant: "tenant-2".into(), ..namesake(&new, OnPrior::Adopt) };
-    let PriorRun { tenant, asked_by, .. } = prior(cx, &stranger).await;
+    let other_tenant = NewRun { tenant: "tenant-2".into(), ..namesake(&new, OnPrior::Adopt) };
+    let PriorRun { tenant, asked_by, .. } = prior(cx, &other_tenant).await;
     assert_eq!((tenant.as_str(), asked_by.as_str()), ("tenant-1", "tenant-2"));
     assert_eq!(without_times(cx.run_by_uid(&new.object_uid).await), without_times(before));
 }
@@ -190,16 +190,16 @@ async fn an_ignored_run_is_abandoned_and_a_new_one_begins(cx: &TestContext) {
     let new = new_run();
     let worker = cx.start_worker(&cx.create(&new).await).await;
     cx.commit_turn(&worker, 1).await;
-    let stranger = NewRun { tenant: "tenant-2".into(), ..namesake(&new, OnPrior::Ignore) };
-    let run = cx.create(&stranger).await;
-    assert_eq!((run.id, run.attempt.number, run.head.clone()), (stranger.id, 1, None));
+    let other_tenant = NewRun { tenant: "tenant-2".into(), ..namesake(&new, OnPrior::Ignore) };
+    let run = cx.create(&other_tenant).await;
+    assert_eq!((run.id, run.attempt.number, run.head.clone()), (other_tenant.id, 1, None));
     let old = cx.run_by_uid(&new.object_uid).await;
     assert_eq!((old.lifecycle, old.epoch, old.attempt.state), (Lifecycle::Abandoned, 2, AttemptState::Ended));
     assert_eq!(old.attempt.end.unwrap().cause, Cause::Abandoned);
-    assert_eq!(without_times(cx.create(&stranger).await), without_times(run));
+    assert_eq!(without_times(cx.create(&other_tenant).await), without_times(run));
     let ids: Vec<_> =
         cx.find(&new.namespace, &new.name).await.unwrap().into_iter().map(|run| run.id).collect();
-    assert_eq!(ids, [stranger.id, new.id], "both are found, newest first");
+    assert_eq!(ids, [other_tenant.id, new.id], "both are found, newest first");
     let third = namesake(&new, OnPrior::Hold);
-    assert_eq!(prior(cx, &third).await.id, stranger.id, "an abandoned run is no prior run");
+    assert_eq!(prior(cx, &third).await.id, other_tenant.id, "an abandoned run is no prior run");
 }

@@ -1,4 +1,4 @@
-//! Records that are written while their run goes back: whichever comes first, no record that was undone is there again.
+//! Records that are written during a rewind of their run. In either order, no undone record comes back.
 
 use dalsegno_model::{
     BoundaryId, Commit, Committed, RecordBatch, RecordQuery, Rewind, Rewound, RunId, Written,
@@ -11,20 +11,20 @@ use crate::context::*;
 use crate::engines::on_every_engine;
 
 on_every_engine! {
-    of_a_thousand_records_beside_a_rewind_none_comes_back,
+    a_record_written_during_a_rewind_never_comes_back,
 }
 
-/// Runs that go back at the same time, and how often each of them does.
+/// Number of runs that are rewound at the same time, and how often each of them is.
 const RUNS: usize = 10;
 const REWINDS: usize = 100;
 
-async fn of_a_thousand_records_beside_a_rewind_none_comes_back(cx: &TestContext) {
+async fn a_record_written_during_a_rewind_never_comes_back(cx: &TestContext) {
     let outcomes = join_all((0..RUNS).map(async |_| {
         let mut worker = cx.worker().await;
         ok(cx.commit(&with_record(&worker, 1, "kept")).await.unwrap());
         let mut written = 0;
         for number in 0..REWINDS {
-            written += usize::from(beside(cx, &worker, number).await);
+            written += usize::from(write_during_rewind(cx, &worker, number).await);
             let run = cx.run_of(&worker).await;
             assert_eq!(keys(cx, run.id).await, ["kept"], "rewind {number}");
             worker = cx.start_worker(&run).await;
@@ -40,21 +40,22 @@ async fn of_a_thousand_records_beside_a_rewind_none_comes_back(cx: &TestContext)
     assert!((1..RUNS * REWINDS).contains(&written), "{written} came before their rewind: no interleaving");
 }
 
-/// Writes a record while the run goes back to its first turn. Whether it came before the rewind; after it, it is refused.
-async fn beside(cx: &TestContext, worker: &Worker, number: usize) -> bool {
+/// Writes a record while the run is rewound to its first turn. Returns true if the record was written before the
+/// rewind; after it, the record is refused.
+async fn write_during_rewind(cx: &TestContext, worker: &Worker, number: usize) -> bool {
     let key = format!("undone-{number}");
     let epoch = cx.run_of(worker).await.epoch;
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
-    // A run whose head is the target does not go back: it has another turn by then.
+    // A run whose head is the target is not rewound, so commit another turn first.
     cx.commit_turn(worker, 2).await;
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
-    let going_back = async {
+    let rewinding = async {
         stagger(number % 3).await;
         cx.second_gateway.rewind(worker.run, &rewind).await.unwrap()
     };
     let writing = async {
         stagger(2 - number % 3).await;
-        // Alone, and with a boundary.
+        // Even numbers: the record is written alone. Odd numbers: together with a boundary.
         if number.is_multiple_of(2) {
             match cx.write_records(&batch(worker, &key)).await.unwrap() {
                 Written::Ok => true,
@@ -69,7 +70,7 @@ async fn beside(cx: &TestContext, worker: &Worker, number: usize) -> bool {
             }
         }
     };
-    let (rewound, written) = join(going_back, writing).await;
+    let (rewound, written) = join(rewinding, writing).await;
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     written
 }

@@ -137,6 +137,6 @@ async fn an_unknown_call_cannot_be_settled(cx: &TestContext) {
     }
     let nowhere = person_settles(Uuid::now_v7(), "nothing");
     assert!(matches!(cx.settle(&nowhere).await.unwrap(), Completed::NotFound));
-    let stranger = Settle { by: SettledBy::Worker(random_digest()), ..worker.settle("nothing") };
-    assert!(matches!(cx.settle(&stranger).await.unwrap(), Completed::Fenced));
+    let foreign = Settle { by: SettledBy::Worker(random_digest()), ..worker.settle("nothing") };
+    assert!(matches!(cx.settle(&foreign).await.unwrap(), Completed::Fenced));
 }

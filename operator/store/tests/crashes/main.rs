@@ -16,5 +16,7 @@ mod strace;
 
 mod child;
 mod postgres;
+mod read_only_volume;
 mod retrying_worker;
 mod sqlite;
+mod volume;

@@ -1,17 +1,18 @@
 //! The process of an embedded store is killed; writes are synced before they are answered; the disk is full or read-only.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_model::Read as _;
+use dalsegno_model::{Committed, Error, Read as _, Worker as _};
 use dalsegno_store::sqlite::Sqlite;
 
 use crate::child::{
     self, command, commit_turns, database, parse_line, prepare, print_line, with_mounts, write_one_of_each,
 };
-use crate::retrying_worker::{Pace, assert_acknowledged, turns};
+use crate::retrying_worker::{Pace, assert_acknowledged, hash, turns};
 use crate::strace::{synced_before_each_answer, traced};
 
 /// How often the process is killed.
@@ -126,7 +127,7 @@ async fn a_full_disk_refuses_a_turn_and_keeps_the_earlier_ones() {
     let (_, turn, why) =
         refusal.unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&output.stderr)));
     assert_eq!(turn, acknowledged.len() + 1);
-    assert!(why.contains("Unavailable") && why.contains("full"), "{why}");
+    assert!(why.contains("StorageFull") && why.contains("less space"), "{why}");
     // With free space, everything acknowledged is stored, and the next turn is accepted.
     let store = Arc::new(Sqlite::open(&database(folder.path())).await.unwrap());
     assert_acknowledged(&*store, &worker, &acknowledged).await;
@@ -134,31 +135,87 @@ async fn a_full_disk_refuses_a_turn_and_keeps_the_earlier_ones() {
     cx.commit_turn(&worker, acknowledged.len() as i32 + 1).await;
 }
 
-/// After an error the kernel makes a file system read-only while it is in use, which a test cannot request. Instead, a few
-/// writes fail as if it had.
+/// The work of a child: commits turns until one is refused, and prints the acknowledged ones. Then no write is accepted,
+/// although the volume works again, and the store says that it has failed.
+async fn commit_until_the_volume_fails(folder: &Path) {
+    let (store, worker) = (Sqlite::open(&database(folder)).await.unwrap(), child::worker(folder));
+    let failed = async {
+        let disk = store.disk().unwrap();
+        let why = tokio::time::timeout(Duration::from_secs(20), disk.failed()).await.unwrap();
+        assert_eq!(disk.failure(), Some(why));
+    };
+    let mut turn = 0;
+    let refused = loop {
+        turn += 1;
+        match store.commit(&worker.result(turn)).await {
+            Ok(Committed::Ok(receipt)) => print_line(&format!("ack {turn} {}", hash(&receipt, turn))),
+            other => break other,
+        }
+    };
+    assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+    failed.await;
+    for _ in 0..20 {
+        store.record_gateway_heartbeat().await.unwrap_err();
+        store.commit(&worker.result(turn)).await.unwrap_err();
+    }
+    print_line(&format!("refused {turn} {refused:?}"));
+}
+
+/// After a failed sync Linux takes the pages for written, so the next sync succeeds without them. After an error the
+/// kernel may also make a file system read-only. `strace` lets one system call fail as if it had.
 #[tokio::test]
-async fn a_file_system_that_becomes_read_only_refuses_turns_and_accepts_them_later() {
-    const THIS: &str = "sqlite::a_file_system_that_becomes_read_only_refuses_turns_and_accepts_them_later";
+async fn after_an_error_of_its_volume_a_store_accepts_nothing_and_the_next_process_continues() {
+    const THIS: &str =
+        "sqlite::after_an_error_of_its_volume_a_store_accepts_nothing_and_the_next_process_continues";
+    if let Some(folder) = child::folder() {
+        return commit_until_the_volume_fails(&folder).await;
+    }
+    for inject in [
+        "inject=fdatasync,fsync:error=EIO:when=12",
+        "inject=pwrite64:error=EIO:when=100",
+        "inject=pwrite64:error=EROFS:when=100",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = prepare(folder.path()).await;
+        let strace =
+            ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fdatasync,fsync", "-e", inject];
+        let output = command(THIS, folder.path(), &strace).output().unwrap();
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{inject}: {stdout}{}", String::from_utf8_lossy(&output.stderr));
+        let lines: Vec<_> = stdout.lines().filter_map(parse_line).collect();
+        let mut acknowledged: Vec<_> =
+            lines.iter().filter(|line| line.0 == "ack").map(|line| line.2.to_owned()).collect();
+        assert!(
+            acknowledged.len() > 3 && lines.last().is_some_and(|line| line.0 == "refused"),
+            "{inject}: {stdout}"
+        );
+        let store = Arc::new(Sqlite::open(&database(folder.path())).await.unwrap());
+        let head = store.get_run(worker.run).await.unwrap().unwrap().head.unwrap();
+        check_head(&mut acknowledged, &format!("head {} {}", head.turn, head.content_hash));
+        assert_acknowledged(&*store, &worker, &acknowledged).await;
+        let cx = crate::context::TestContext::new(store, ());
+        cx.commit_turn(&worker, acknowledged.len() as i32 + 1).await;
+    }
+}
+
+/// A sync takes longer than the store waits for an operation.
+#[tokio::test]
+async fn a_disk_that_hangs_for_a_while_delays_turns_and_loses_none() {
+    const THIS: &str = "sqlite::a_disk_that_hangs_for_a_while_delays_turns_and_loses_none";
     if let Some(folder) = child::folder() {
         let (store, worker) = (Sqlite::open(&database(&folder)).await.unwrap(), child::worker(&folder));
         let (acknowledged, unanswered) =
             turns(&store, &worker, 30, Pace::without_timeout(Duration::ZERO)).await;
         assert_acknowledged(&store, &worker, &acknowledged).await;
-        return print_line(&format!("lost {} {}", unanswered.errors, unanswered.duplicates));
+        return print_line(&format!("unanswered {} {}", unanswered.errors, unanswered.duplicates));
     }
     let folder = tempfile::tempdir().unwrap();
-    let worker = prepare(folder.path()).await;
-    let refusing = ["-e", "trace=pwrite64", "-e", "inject=pwrite64:error=EROFS:when=100..120"];
-    let strace = [&["strace", "-f", "-qq", "-o", "/dev/null"][..], &refusing].concat();
+    prepare(folder.path()).await;
+    let inject = "inject=fdatasync,fsync:delay_enter=11000000:when=15";
+    let strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", inject];
     let output = command(THIS, folder.path(), &strace).output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout);
-    let lost = stdout.lines().find_map(|line| line.strip_prefix("lost "));
-    let lost = lost.unwrap_or_else(|| panic!("{stdout}{}", String::from_utf8_lossy(&output.stderr)));
-    let (refused, duplicates) = lost.split_once(' ').unwrap();
-    assert!(refused.parse::<u32>().unwrap() > 0, "no turn was refused");
-    assert_eq!(duplicates, "0", "a refused turn was stored");
-    let store = Sqlite::open(&database(folder.path())).await.unwrap();
-    assert_eq!(store.get_run(worker.run).await.unwrap().unwrap().head.unwrap().turn, 30);
+    assert!(stdout.contains("unanswered 1 1"), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ async fn a_worker_that_never_pauses_does_not_keep_the_operator_from_its_run() {
     cx.assert_audit_is_valid(worker.run).await;
 }
 
-/// To the first turn, whatever the epoch of it is.
+/// Rewinds the run to its first turn.
 async fn go_back(operator: &TestContext, worker: &Worker) {
     let epoch = operator.run_of(worker).await.epoch;
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
@@ -116,7 +116,7 @@ impl Crowd {
     }
 }
 
-/// One call from its claim to its end, and a record of it. Whoever is fenced goes on, as who is hostile does.
+/// Claims and completes one call, and writes a record. A fenced worker continues, as a hostile one does.
 async fn work(cx: &TestContext, worker: &Worker, done: &AtomicU64) {
     let claim = worker.claim(&Uuid::new_v4().to_string(), Policy::ReadOnly);
     cx.claim(&claim).await.unwrap();

@@ -41,10 +41,10 @@ async fn a_granted_role_reads_migrated_tables_and_nothing_else() {
         &url,
         &[
             "CREATE ROLE narrow",
-            "CREATE ROLE stranger",
+            "CREATE ROLE other_owner",
             "CREATE TABLE payroll ()",
             "CREATE TABLE strange ()",
-            "ALTER TABLE strange OWNER TO stranger",
+            "ALTER TABLE strange OWNER TO other_owner",
         ],
     )
     .await;

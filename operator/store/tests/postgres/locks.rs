@@ -324,7 +324,7 @@ async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
     let (before, run) = (cx.run().await, cx.run().await);
     recorded(cx.put_revision(before.id, 1, "template", "{}").await.unwrap());
     cx.mark_deleted(&before.object_uid).await.unwrap();
-    // Slow enough to be met between its first look and its write.
+    // Slow enough for the deletion to start between the lookup and the write.
     let proxy = Proxy::with_faults(&url, || Fault::Stall(Duration::from_millis(500)));
     let slow = open(&proxy.url()).await;
     let (put, dropped) = join(slow.put_revision(run.id, 1, "template", "{}"), async {
@@ -333,7 +333,7 @@ async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
                 sleep_ms(5).await;
             }
         });
-        met.await.expect("whoever names a template holds a lock");
+        met.await.expect("put_revision should hold an advisory lock");
         assert_eq!(candidates(&url).await, 1, "it has not written yet");
         cx.delete_unused_revisions(500).await
     })

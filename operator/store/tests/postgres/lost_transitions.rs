@@ -69,7 +69,7 @@ async fn a_transition_that_is_given_up_leaves_no_open_transaction() {
     assert_eq!(open_transactions(&url).await, 0);
 }
 
-/// Nothing tells the server: the row is free after the idle timeout of the transaction.
+/// The server does not learn that the client is lost. The idle timeout of the transaction releases the row's lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_lost_within_a_transition_leaves_no_run_locked() {
     let (direct, url) = fresh().await;

@@ -12,15 +12,19 @@ mod pg;
 #[path = "../support/proxy.rs"]
 mod proxy;
 
+mod abandoned;
+mod anchors;
 mod busy;
 mod grants;
 mod hashes;
+mod heartbeat_plan;
 mod locks;
 mod lookups;
 mod lost_transitions;
 mod outages;
 mod round_trips;
 mod schema;
+mod server_failures;
 mod settings;
 mod tls;
 

@@ -1,11 +1,9 @@
 //! Anchors: an external copy of them reveals what the rows alone hide.
 
-use std::sync::Arc;
-
 use dalsegno_format::audit;
 use dalsegno_format::header::{self, NO_PARENT};
-use dalsegno_model::{BoundaryId, BoundaryRow, RunId};
-use dalsegno_proof::{Anchor, AnchoredHead, Anchors, HeadsToAnchor, RUNS_PER_ANCHOR, Signer, check_store};
+use dalsegno_model::{BoundaryId, BoundaryRow, LEAVES_PER_ANCHOR, RunId};
+use dalsegno_proof::{Anchor, AnchorLine, AnchoredHead, Anchors, HeadsToAnchor, Signer, check_store};
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -13,43 +11,39 @@ use uuid::Uuid;
 
 use crate::bundles::signer;
 use crate::rows::Rows;
-use crate::stores::used;
-use crate::{Engine, on_both_databases};
 
-on_both_databases! {
-    each_changed_run_is_anchored_once,
-    one_of_two_concurrent_anchors_is_stored,
-    a_wholly_deleted_run_is_found_by_its_anchor,
-}
-
-const STORE: Uuid = Uuid::from_u128(7);
+/// The id of the store that anchors name.
+pub const STORE: Uuid = Uuid::from_u128(7);
 
 /// Anchors the rows in their current state. The returned lines are an external copy.
 fn anchored(rows: &mut Rows, signer: &Signer) -> Vec<String> {
-    let last = rows.anchors.last().map(|(_, line)| Anchor::parse(line).unwrap().unwrap());
     let head_of = |run: &dalsegno_model::read_transaction::RunHead| AnchoredHead {
         run: run.id,
         audit_seq: run.audit_seq,
         audit_hash: run.audit_hash,
         head: run.head.map(|head| (head.boundary, head.content_hash)),
     };
-    let moved = HeadsToAnchor {
-        last: last.map(|last| (last.seq(), last.hash())),
-        heads: rows.runs.iter().map(head_of).collect(),
-    };
-    let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, signer);
-    rows.anchors.push((anchor.seq(), anchor.line().unwrap()));
-    rows.anchors.iter().map(|(_, line)| line.clone()).collect()
+    let heads = rows.runs.iter().map(head_of).collect();
+    let moved = HeadsToAnchor::new(rows.anchors.last().cloned(), 1, RunId::nil(), heads);
+    let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, signer).unwrap();
+    rows.anchors.push(anchor.stored().row.clone());
+    rows.leaves.extend(moved.heads.iter().map(|leaf| (anchor.line().seq(), *leaf)));
+    rows.anchors.iter().map(|row| row.line.clone()).collect()
 }
 
 async fn problems(rows: &mut Rows, copy: &[String]) -> Vec<String> {
+    checked(rows, copy).await.1
+}
+
+/// The number of runs that are where the copy proves, and the problems.
+async fn checked(rows: &mut Rows, copy: &[String]) -> (u64, Vec<String>) {
     let mut found = Vec::new();
     let mut anchors = Anchors::default();
     for (number, line) in copy.iter().enumerate() {
         found.extend(anchors.take(&format!("line {}", number + 1), line).map(|it| it.to_string()));
     }
-    check_store(rows, anchors, &mut |problem| found.push(problem.to_string())).await.unwrap();
-    found
+    let summary = check_store(rows, anchors, &mut |problem| found.push(problem.to_string())).await.unwrap();
+    (summary.proven, found)
 }
 
 /// Rebuilds the audit of a run, so that its rows are valid again.
@@ -81,37 +75,67 @@ async fn untouched_rows_match_their_anchors() {
 async fn an_anchor_is_found_behind_a_log_prefix_but_stored_without_one() {
     let (mut rows, signer) = (Rows::valid(), signer().await);
     let line = anchored(&mut rows, &signer).remove(0);
+    let signed_by = || Anchors::signed_by(vec![signer.public_key()]);
     for before in
         ["2027-01-31T12:00:00.123456789Z stdout F ", "[pod/dalsegno-0/dalsegno] 2027-01-31T12:00:00Z "]
     {
-        let mut copy = Anchors::default();
+        let mut copy = signed_by();
         assert_eq!((copy.take("line 1", &format!("{before}{line}\r")), copy.count()), (None, 1));
-        let edited = format!("{before}{}", line.replace(r#""auditSeq":8"#, r#""auditSeq":7"#));
-        assert!(copy.take("line 2", &edited).unwrap().to_string().contains("it was edited"));
+        for (from, to) in
+            [(r#""at":0"#, r#""at":1"#), (r#""first":1"#, r#""first":2"#), (r#""seq":1"#, r#""seq":2"#)]
+        {
+            let edited = format!("{before}{}", line.replace(from, to));
+            assert!(edited.contains(to));
+            let found = copy.take("line 2", &edited).unwrap().to_string();
+            assert_eq!(found, "line 2: it is not signed by the key that it must be signed by");
+        }
     }
     let quoted = serde_json::to_string(&json!({ "message": line })).unwrap();
     assert_eq!(Anchors::default().take("line 1", &quoted), None, "a quoted anchor does not count");
 
-    rows.anchors[0].1.insert(0, ' ');
+    rows.anchors[0].line.insert(0, ' ');
     let found = problems(&mut rows, &[line]).await;
-    assert_eq!(found, ["anchor 1: the copy has it, and it is missing or different in the store"]);
+    let missing = "anchor 1: the copy has it, and it is missing or different in the store";
+    assert_eq!(found, ["anchor 1: its line is no anchor", missing]);
 }
 
 #[tokio::test]
-async fn an_anchor_of_the_maximum_number_of_runs_fits_into_one_log_line() {
+async fn a_line_is_short_whatever_it_names() {
     let boundary_id = BoundaryId { turn: i32::MAX, boundary: Boundary::Result, epoch: i64::MAX };
-    let anchored = AnchoredHead {
-        run: Uuid::max(),
+    let leaf = |number: u128| AnchoredHead {
+        run: Uuid::from_u128(number),
         audit_seq: i64::MAX,
         audit_hash: [u8::MAX; 32],
         head: Some((boundary_id, [u8::MAX; 32])),
     };
-    let moved = HeadsToAnchor {
-        last: Some((i64::MAX - 1, NO_PARENT)),
-        heads: vec![anchored; RUNS_PER_ANCHOR as usize],
-    };
-    let anchor = Anchor::next(&moved, Uuid::max(), Timestamp::MAX, &*signer().await);
-    assert!(anchor.line().unwrap().len() < 16 << 10);
+    let signer = signer().await;
+    let next = |moved: &HeadsToAnchor| Anchor::next(moved, Uuid::max(), Timestamp::MAX, &signer).unwrap();
+    let mut last = next(&HeadsToAnchor::new(None, 1, RunId::nil(), Vec::new())).stored().row.clone();
+    let highest = format!(r#""seq":{},"#, i64::MAX - 1);
+    last.line = last
+        .line
+        .replace(r#""seq":1,"#, &highest)
+        .replace(r#""first":1,"#, &format!(r#""first":{},"#, i64::MAX));
+    let heads = (0..u128::from(LEAVES_PER_ANCHOR)).map(leaf).collect();
+    let line = next(&HeadsToAnchor::new(Some(last), 1, RunId::nil(), heads)).line().text().unwrap();
+    assert_eq!(line.len(), AnchorLine::MAX_BYTES, "{line}");
+}
+
+#[tokio::test]
+async fn one_line_proves_all_anchors_that_lead_to_it() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
+    anchored(&mut rows, &signer);
+    let moved = rows.runs[0].id;
+    rows.append_audit(moved, "reserved", &json!({}));
+    let copy = anchored(&mut rows, &signer);
+    assert_eq!(checked(&mut rows, &copy[1..]).await, (2, vec![]));
+    assert_eq!(checked(&mut rows, &copy[..1]).await, (1, vec![]), "a run that has moved is not proven");
+    // The leaf of a row that was never there, in an earlier anchor.
+    rows.leaves[0].1.audit_seq = 2;
+    let found = problems(&mut rows, &copy[1..]).await;
+    let leaf = "anchor 1: its leaves are not those that were signed: some were edited, exchanged or removed";
+    let row = format!("run {moved}, audit row 2: an anchor names it, and it is missing or different");
+    assert_eq!(found, [leaf, &row]);
 }
 
 #[tokio::test]
@@ -125,9 +149,10 @@ async fn a_cut_tail_is_found_with_the_copy() {
     let cut = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
     assert_eq!(problems(&mut rows, &[]).await, [cut.as_str()]);
     rows.anchors.clear();
+    rows.leaves.clear();
     assert_eq!(problems(&mut rows, &[]).await, [""; 0], "the rows alone hide it");
     let gone = "anchor 1: the copy has it, and it is missing or different in the store";
-    assert_eq!(problems(&mut rows, &copy).await, [gone.to_owned(), cut]);
+    assert_eq!(problems(&mut rows, &copy).await, [gone], "without its leaves no anchor names a row");
 }
 
 #[tokio::test]
@@ -149,7 +174,15 @@ async fn a_rebuilt_chain_is_found_even_if_it_was_anchored_again() {
     rebuild_audit(&mut rows, run);
     let copy = anchored(&mut rows, &signer);
     let other = format!("run {run}, audit row 8: an anchor names it, and it is missing or different");
-    assert_eq!(problems(&mut rows, &copy).await, [other]);
+    assert_eq!(problems(&mut rows, &copy).await, [other.as_str()]);
+    // Somebody also writes all anchors again, with the store's own key.
+    let before = copy[0].clone();
+    (rows.anchors, rows.leaves) = (Vec::new(), Vec::new());
+    rows.append_audit(run, "reserved", &json!({}));
+    let forged = anchored(&mut rows, &signer);
+    assert_eq!(problems(&mut rows, &forged).await, [""; 0], "the store alone hides it");
+    let missing = "anchor 1: the copy has it, and it is missing or different in the store";
+    assert_eq!(checked(&mut rows, &[before]).await, (0, vec![missing.to_owned()]));
 }
 
 #[tokio::test]
@@ -190,74 +223,69 @@ async fn edited_anchors_are_found() {
     for _ in 0..3 {
         anchored(&mut rows, &signer);
     }
-    let valid = rows.anchors.clone();
-    let copy: Vec<_> = valid.iter().map(|(_, line)| line.clone()).collect();
+    let valid = rows.clone();
+    let copy: Vec<_> = valid.anchors.iter().map(|row| row.line.clone()).collect();
     rows.anchors.remove(1);
     let missing = "anchor 3: anchor 2 was expected: some are missing";
+    let leaves = "anchor 2: it is missing, and leaves of it exist";
     let gone = "anchor 2: the copy has it, and it is missing or different in the store";
-    assert_eq!(problems(&mut rows, &copy).await, [missing, gone]);
+    assert_eq!(problems(&mut rows, &copy).await, [leaves, missing, gone]);
+    rows.leaves.retain(|(anchor, _)| *anchor != 2);
+    assert_eq!(problems(&mut rows, &copy[2..]).await, [missing], "the copy has only the last one");
 
-    rows.anchors = valid.clone();
-    rows.anchors[1].1 = copy[1].replace(r#""auditSeq":8"#, r#""auditSeq":7"#);
+    rows = valid.clone();
+    let (anchors, leaves) = (rows.anchors.split_off(1), std::mem::take(&mut rows.leaves));
+    (rows.anchors, rows.leaves) = (anchors, leaves.into_iter().filter(|(anchor, _)| *anchor > 1).collect());
+    let cut = "anchor 2: anchor 1 was expected: some are missing";
+    assert_eq!(problems(&mut rows, &[]).await, [cut], "no anchor announces it");
+
+    rows = valid.clone();
+    rows.anchors[1].line = copy[1].replace(r#""at":0"#, r#""at":1"#);
     let edited = "anchor 2: it was edited: it does not have the hash it must have";
-    assert!(problems(&mut rows, &[]).await.contains(&edited.to_owned()));
+    assert_eq!(problems(&mut rows, &[]).await, [edited]);
+    rows = valid.clone();
+    rows.anchors[1].public_key = [7; 32];
+    assert_eq!(problems(&mut rows, &[]).await, ["anchor 2: it is not signed by the key that it names"]);
 
     let forged = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
     let mut others = Rows::valid();
     let line = anchored(&mut others, &forged).remove(0);
     let mut anchors = Anchors::signed_by(vec![signer.public_key()]);
     let found = anchors.take("line 1", &line).unwrap().to_string();
-    assert_eq!(found, "line 1: it names another public key than it must be signed by");
+    assert_eq!(found, "line 1: it is not signed by the key that it must be signed by");
     assert_eq!(anchors.take("line 2", &copy[0]), None);
     let mut either = Anchors::signed_by(vec![forged.public_key(), signer.public_key()]);
     assert_eq!([either.take("line 1", &line), either.take("line 2", &copy[1])], [None, None]);
+    let mut rows = valid.clone();
+    let gone = "anchor 1: the copy has it, and it is missing or different in the store";
+    assert_eq!(problems(&mut rows, &[line]).await, [gone], "a forged line without a public key");
 }
 
-/// Anchors what has changed. Returns the runs in the anchor.
-pub async fn anchor(engine: &Engine, signer: &Signer) -> Vec<RunId> {
-    let store = &engine.cx.store;
-    let moved = store.heads_to_anchor().await.unwrap();
-    if moved.heads.is_empty() {
-        return Vec::new();
+#[tokio::test]
+async fn anchors_are_pruned_only_if_one_of_the_copy_announces_it() {
+    let (mut rows, signer) = (Rows::valid(), signer().await);
+    for _ in 0..3 {
+        anchored(&mut rows, &signer);
     }
-    let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, signer);
-    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
-    moved.heads.iter().map(|it| it.run).collect()
-}
+    let moved = HeadsToAnchor {
+        keep_from: 3,
+        ..HeadsToAnchor::new(rows.anchors.last().cloned(), 3, RunId::nil(), Vec::new())
+    };
+    assert!(Anchor::is_due(&moved).unwrap());
+    let partial = HeadsToAnchor { is_complete: false, ..moved.clone() };
+    assert!(!Anchor::is_due(&partial).unwrap(), "runs that are not yet listed may need the earlier anchors");
+    let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, &signer).unwrap();
+    assert_eq!(anchor.line().first(), 3);
+    rows.anchors.push(anchor.stored().row.clone());
+    let copy: Vec<_> = rows.anchors.iter().map(|row| row.line.clone()).collect();
+    assert_eq!(checked(&mut rows, &copy).await, (2, vec![]), "nothing is deleted yet");
 
-async fn each_changed_run_is_anchored_once(engine: &Engine) {
-    let signer = signer().await;
-    let worker = used(engine).await;
-    assert_eq!(anchor(engine, &signer).await.len(), 2);
-    assert!(anchor(engine, &signer).await.is_empty());
-    engine.cx.commit_turn(&worker, 5).await;
-    assert_eq!(anchor(engine, &signer).await, [worker.run]);
-    engine.cx.request_cancel(worker.run).await.unwrap();
-    assert_eq!(anchor(engine, &signer).await, [worker.run]);
-    let (summary, problems) = engine.check().await;
-    assert_eq!((summary.anchors, problems), (3, vec![]));
-}
-
-async fn one_of_two_concurrent_anchors_is_stored(engine: &Engine) {
-    let signer = signer().await;
-    used(engine).await;
-    let store = &engine.cx.store;
-    let moved = store.heads_to_anchor().await.unwrap();
-    let anchor = Anchor::next(&moved, STORE, Timestamp::UNIX_EPOCH, &signer);
-    let row = anchor.row().unwrap();
-    let both = tokio::join!(store.put_anchor(&row), store.put_anchor(&row));
-    assert_eq!([both.0.unwrap(), both.1.unwrap()].iter().filter(|put| **put).count(), 1);
-    assert_eq!(engine.check().await.0.anchors, 1);
-}
-
-async fn a_wholly_deleted_run_is_found_by_its_anchor(engine: &Engine) {
-    let signer: Arc<Signer> = signer().await;
-    used(engine).await;
-    anchor(engine, &signer).await;
-    engine.unlock().await;
-    let alone = if engine.is_postgres() { "" } else { "PRAGMA foreign_keys = OFF;" };
-    let delete = format!("{alone} DELETE FROM audit; DELETE FROM boundaries; DELETE FROM runs");
-    engine.execute(&delete).await.unwrap();
-    let (summary, problems) = engine.check().await;
-    assert_eq!((summary.runs, problems.len()), (0, 2), "{problems:?}");
+    rows.anchors.drain(..2);
+    rows.leaves.retain(|(anchor, _)| *anchor > 2);
+    for copy in [&copy[..], &copy[3..], &[]] {
+        assert_eq!(checked(&mut rows, copy).await, (2, vec![]));
+    }
+    let cut = "anchor 3: anchor 1 was expected: some are missing";
+    let gone = "anchor 1: the copy has it, and it is missing or different in the store (and 1 more)";
+    assert_eq!(problems(&mut rows, &copy[..3]).await, [cut, gone]);
 }

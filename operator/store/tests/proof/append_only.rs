@@ -6,9 +6,9 @@ use dalsegno_store::grant;
 use dalsegno_store::postgres::Postgres;
 use std::sync::Arc;
 
-use crate::anchors::anchor;
 use crate::bundles::signer;
 use crate::context::{TestContext, recorded, result_place, rewind_to};
+use crate::stored_anchors::anchor;
 use crate::stores::{batch, used};
 use crate::{Engine, on_both_databases};
 
@@ -38,7 +38,11 @@ async fn audit_rows_and_anchors_cannot_be_replaced() {
             "REPLACE INTO audit (rowid, run, seq, at, kind, actor, detail, parent_hash, hash) \
              SELECT rowid, run, 99, {columns}"
         ),
-        "REPLACE INTO anchors SELECT seq, hash, '' FROM anchors".into(),
+        "REPLACE INTO anchors SELECT seq, parent_hash, root, leaves, public_key, '' FROM anchors".into(),
+        "UPDATE anchor_leaves SET audit_seq = 9".into(),
+        "DELETE FROM anchor_leaves".into(),
+        "DELETE FROM anchors".into(),
+        "REPLACE INTO anchor_leaves SELECT anchor, run, 9, audit_hash, NULL, NULL, NULL, NULL FROM anchor_leaves".into(),
         "UPDATE OR REPLACE anchors SET line = ''".into(),
     ] {
         let refused = engine.execute(&sql).await.unwrap_err().to_string();
@@ -94,12 +98,16 @@ async fn a_role_with_minimal_rights_cannot_tamper() {
         "ALTER TABLE audit DISABLE TRIGGER ALL",
         "DELETE FROM anchors",
         "UPDATE anchors SET line = ''",
+        "DELETE FROM anchor_leaves",
+        "UPDATE anchor_leaves SET audit_seq = 9",
+        "TRUNCATE anchor_leaves",
+        "SELECT ds_prune_anchors_v1(9)",
         "UPDATE signing_key SET created_at = 0",
         "DELETE FROM boundaries",
         "DELETE FROM runs",
         "DROP TABLE audit",
         "UPDATE _sqlx_migrations SET success = false",
-        "CREATE OR REPLACE FUNCTION ds_refuse_v1() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "CREATE OR REPLACE FUNCTION ds_refuse_unless_pruned_v1() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
     ] {
         let refused = engine.execute(sql).await.unwrap_err();
         let code = refused.as_database_error().unwrap().code().unwrap();

@@ -27,7 +27,7 @@ on_both_databases! {
     the_stores_own_key_is_created_once,
 }
 
-/// A file beside the tests or in the repository's docs.
+/// A file in the tests' directory or in the repository's docs.
 fn file(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
 }
@@ -204,9 +204,17 @@ async fn the_largest_numbers_have_no_successor_and_do_not_overflow() {
     rows.boundary(run, i32::MIN, Boundary::Result, 1, Some(last), false);
     let problem = BoundaryChain::new(run, None).push(&rows.boundaries[1]).unwrap();
     assert!(problem.what.contains("names a parent that is not the boundary before it"), "{problem}");
-    let moved = HeadsToAnchor { last: Some((i64::MAX - 1, [1; 32])), heads: Vec::new() };
-    let anchor = Anchor::next(&moved, Uuid::nil(), Timestamp::UNIX_EPOCH, &*signer().await);
-    let line = anchor.line().unwrap();
+    let signer = signer().await;
+    let mut moved = HeadsToAnchor::new(None, 1, RunId::nil(), Vec::new());
+    let line = |moved: &HeadsToAnchor| Anchor::next(moved, Uuid::nil(), Timestamp::UNIX_EPOCH, &signer);
+    let mut last = line(&moved).unwrap().stored().row.clone();
+    last.line = last.line.replace(r#""seq":1"#, &format!(r#""seq":{}"#, i64::MAX - 1));
+    moved.last = Some(last.clone());
+    let anchor = line(&moved).unwrap();
+    assert_eq!(anchor.line().seq(), i64::MAX);
+    moved.last = Some(anchor.stored().row.clone());
+    assert!(line(&moved).is_err(), "no number follows");
+    let line = anchor.line().text().unwrap();
     let mut copy = Anchors::default();
     assert_eq!(copy.take("line 1", &line), None);
     let summary = check_store(&mut Rows::default(), copy, &mut |_| ()).await.unwrap();

@@ -23,6 +23,7 @@ mod engines;
 mod prune;
 mod rows;
 mod snapshots;
+mod stored_anchors;
 mod stores;
 mod tamper;
 

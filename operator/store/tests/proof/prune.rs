@@ -1,11 +1,13 @@
-//! Pruning: the owner of the tables removes the start of an audit behind an anchor. It never goes unnoticed.
+//! Pruning: the owner of the tables removes the start of an audit behind an anchor. A check always finds it.
 
 use dalsegno_format::audit;
 use dalsegno_format::header;
 use dalsegno_model::read_transaction::RunHead;
 use dalsegno_model::{AuditRow, Commit, Error, Prune, Retention, RunId};
 use dalsegno_proof::bundle::verify;
-use dalsegno_proof::{Anchor, AnchoredHead, Anchors, HeadsToAnchor, Problem, Signer, check_store};
+use dalsegno_proof::{
+    Anchor, AnchoredHead, Anchors, HeadsToAnchor, Problem, Signer, check_store, check_store_and_anchors,
+};
 use dalsegno_protocol::Policy;
 use jiff::Timestamp;
 
@@ -18,6 +20,7 @@ use crate::{Engine, on_both_databases};
 
 on_both_databases! {
     an_anchored_start_is_pruned_and_the_rest_still_verifies,
+    anchors_before_a_prune_are_pruned_and_the_rest_still_verifies,
     pruning_without_an_anchor_is_found,
     pruning_behind_a_forged_anchor_is_found_with_the_copy,
     a_start_deleted_without_an_audit_row_is_found,
@@ -29,12 +32,12 @@ on_both_databases! {
 /// Anchors the store in its current state and appends the line to the copy.
 async fn anchor(engine: &Engine, copy: &mut Vec<String>) {
     let store = &engine.cx.store;
-    let moved = store.heads_to_anchor().await.unwrap();
+    let moved = store.heads_to_anchor(RunId::nil()).await.unwrap();
     let signer = bundles::signer().await;
     let at = Timestamp::from_second(1_000 * (copy.len() as i64 + 1)).unwrap();
-    let anchor = Anchor::next(&moved, store.id().await.unwrap(), at, &signer);
-    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
-    copy.push(anchor.line().unwrap());
+    let anchor = Anchor::next(&moved, store.id().await.unwrap(), at, &signer).unwrap();
+    assert!(store.put_anchor(anchor.stored()).await.unwrap());
+    copy.push(anchor.line().text().unwrap());
 }
 
 fn anchors(copy: &[String]) -> Anchors {
@@ -65,14 +68,22 @@ async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine
     let (worker, mut copy) = (used(engine).await, Vec::new());
     anchor(engine, &mut copy).await;
     let before = engine.cx.audit(worker.run).await.unwrap();
-    let early = Timestamp::from_second(1_500).unwrap();
     engine.cx.request_cancel(worker.run).await.unwrap();
     anchor(engine, &mut copy).await;
 
-    let named = anchors(&copy).last_named(worker.run, early, i64::MAX);
     let last = before.last().unwrap();
-    assert_eq!(named, Some((last.seq, last.hash)), "later anchors do not count");
-    assert_eq!(anchors(&copy).last_named(worker.run, Timestamp::from_second(1_000).unwrap(), i64::MAX), None);
+    let last_named = async |copy: &[String], before: i64, seq: i64| {
+        let mut reading = engine.cx.begin_read().await.unwrap();
+        let checked = check_store_and_anchors(&mut *reading, &anchors(copy), &mut |_| ()).await.unwrap();
+        let before = Timestamp::from_second(before).unwrap();
+        checked.1.last_named(&mut *reading, worker.run, before, seq).await.unwrap()
+    };
+    let named = Some((last.seq, last.hash));
+    assert_eq!(last_named(&copy, 1_500, i64::MAX).await, named, "later anchors do not count");
+    assert_eq!(last_named(&copy[1..], 1_500, i64::MAX).await, named, "a later line proves it");
+    assert_eq!(last_named(&copy[..1], 3_000, i64::MAX).await, named, "no line proves the second anchor");
+    assert_eq!(last_named(&copy, 1_000, i64::MAX).await, None);
+    assert_eq!(last_named(&copy, 1_500, last.seq).await, None);
     assert_eq!(engine.cx.prune_audit(&to(worker.run, last)).await.unwrap(), before.len() as u64);
     assert_eq!(engine.cx.prune_audit(&to(worker.run, last)).await.unwrap(), 0, "once");
 
@@ -92,6 +103,32 @@ async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine
     let second = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
     assert_eq!(engine.cx.prune_audit(&to(worker.run, &second)).await.unwrap(), rows.len() as u64);
     assert_eq!(problems(engine, &copy).await, [""; 0], "a second prune");
+}
+
+/// After a prune of the audit its anchors are pruned too: then a later anchor must name the row that records the prune.
+async fn anchors_before_a_prune_are_pruned_and_the_rest_still_verifies(engine: &Engine) {
+    let (worker, mut copy) = (used(engine).await, Vec::new());
+    anchor(engine, &mut copy).await;
+    let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    engine.cx.prune_audit(&to(worker.run, &last)).await.unwrap();
+    anchor(engine, &mut copy).await;
+    engine.cx.store.request_anchors_from(2).await.unwrap();
+    anchor(engine, &mut copy).await;
+    assert_eq!(engine.cx.store.prune_anchors(anchors(&copy).announced()).await.unwrap(), 1);
+    for copy in [&copy[..], &copy[2..], &[]] {
+        assert_eq!(problems(engine, copy).await, [""; 0]);
+    }
+    let found = problems(engine, &copy[..2]).await;
+    let cut = "anchor 1 was expected: some are missing".to_owned();
+    assert!(found.contains(&cut), "the copy does not know that anchors were to go: {found:?}");
+    // A prune by hand, which no anchor knows yet.
+    let row = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    engine.cx.request_cancel(worker.run).await.unwrap();
+    let next = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
+    assert_ne!(row.seq, next.seq);
+    engine.cx.prune_audit(&to(worker.run, &next)).await.unwrap();
+    let found = problems(engine, &copy).await;
+    assert!(found.contains(&"the rows up to it were pruned, and no anchor names it".to_owned()), "{found:?}");
 }
 
 async fn pruning_without_an_anchor_is_found(engine: &Engine) {
@@ -133,10 +170,11 @@ async fn pruning_behind_a_forged_anchor_is_found_with_the_copy(engine: &Engine) 
         head: head.head.map(|head| (head.boundary, head.content_hash)),
     };
     let store = &engine.cx.store;
-    let moved = HeadsToAnchor { heads: vec![made_up], ..store.heads_to_anchor().await.unwrap() };
+    let moved = store.heads_to_anchor(RunId::nil()).await.unwrap();
+    let moved = HeadsToAnchor { heads: vec![made_up], ..moved };
     let forger = Signer::load(&dalsegno_store::sqlite::Sqlite::memory().await.unwrap(), None).await.unwrap();
-    let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger);
-    assert!(store.put_anchor(&anchor.row().unwrap()).await.unwrap());
+    let anchor = Anchor::next(&moved, store.id().await.unwrap(), Timestamp::UNIX_EPOCH, &forger).unwrap();
+    assert!(store.put_anchor(anchor.stored()).await.unwrap());
 
     let named = format!("audit row {}: an anchor names it, and it is missing or different", head.audit_seq);
     let mut found = problems_at(engine, &copy).await;

@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use dalsegno_format::audit::{self, kind};
 use dalsegno_format::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
+use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
-    AuditKey, BoundaryKey, CallKey, HeadRef, ReadTransaction, RecordKey, RunHead, StoredBatch,
-    StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
+    AuditKey, BoundaryKey, CallKey, HeadRef, LeafKey, ReadTransaction, RecordKey, RunHead, RunLeafKey,
+    StoredBatch, StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, Result, RunId};
 use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
@@ -33,7 +34,8 @@ pub struct Rows {
     pub audit: Vec<(RunId, AuditRow)>,
     pub boundaries: Vec<StoredBoundary>,
     pub calls: Vec<(RunId, StoredCall)>,
-    pub anchors: Vec<(i64, String)>,
+    pub anchors: Vec<AnchorRow>,
+    pub leaves: Vec<(i64, AnchoredHead)>,
     /// The records digest in each boundary's hash.
     records_digest: Digest,
 }
@@ -258,9 +260,23 @@ impl ReadTransaction for Rows {
         Ok(rest.take(PAGE).cloned().collect())
     }
 
-    async fn anchors(&mut self, after: i64) -> Result<Vec<(i64, String)>> {
-        let rest = self.anchors.iter().filter(|(seq, _)| *seq > after);
+    async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
+        let rest = self.anchors.iter().filter(|row| row.seq > after);
         Ok(rest.take(PAGE).cloned().collect())
+    }
+
+    async fn leaves(&mut self, after: LeafKey) -> Result<Vec<(i64, AnchoredHead)>> {
+        let key = |(anchor, leaf): &(i64, AnchoredHead)| LeafKey { anchor: *anchor, run: leaf.run };
+        let mut sorted = self.leaves.clone();
+        sorted.sort_by_key(key);
+        Ok(sorted.into_iter().filter(|leaf| key(leaf) > after).take(PAGE).collect())
+    }
+
+    async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
+        let key = |(anchor, leaf): &(i64, AnchoredHead)| RunLeafKey { run: leaf.run, anchor: *anchor };
+        let mut sorted = self.leaves.clone();
+        sorted.sort_by_key(key);
+        Ok(sorted.into_iter().filter(|leaf| key(leaf) > after && leaf.1.run <= to).take(PAGE).collect())
     }
 
     async fn snapshots(&mut self, _: RunId) -> Result<Vec<StoredSnapshot>> {

@@ -61,8 +61,8 @@ async fn one_edited_row_is_one_problem_with_its_place() {
 async fn orphaned_rows_are_one_problem_per_run() {
     let mut rows = Rows::valid();
     let run = rows.runs.remove(1).id;
-    let stray = "runs: the run's own row is missing, and other rows of it exist";
-    assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {stray}")]);
+    let orphaned = "runs: the run's own row is missing, and other rows of it exist";
+    assert_eq!(shown(&problems(&mut rows).await), [format!("run {run}, {orphaned}")]);
 }
 
 /// The rows alone cannot show this; anchors can.

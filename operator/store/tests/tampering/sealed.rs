@@ -114,8 +114,8 @@ impl Subject {
         match table {
             "boundaries" => {
                 let run = self.cx.get_run(self.run).await.unwrap().unwrap();
-                let survey = verify::scan(&*self.cx.store, &run).await;
-                refused(survey.as_ref()) || !survey.unwrap().damage.is_empty()
+                let report = verify::scan(&*self.cx.store, &run).await;
+                refused(report.as_ref()) || !report.unwrap().damage.is_empty()
             }
             "snapshots" | "chunks" => !self.problems().await.is_empty(),
             "calls" => {

@@ -59,7 +59,7 @@ class Reaction(enum.Enum):
 
 
 def log_name(path: str) -> str:
-    """The name of a request that may stand in a log: without a call's id, a record's space or a record's key."""
+    """The name of a request for logs: without a call's id, a record's space or a record's key."""
     return re.sub("(?<=^calls/)[^/]+", "*", path.split("?")[0])
 
 

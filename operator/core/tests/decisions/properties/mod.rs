@@ -4,7 +4,9 @@ mod strategies;
 mod values;
 
 use dalsegno_core::settings::Settings;
-use dalsegno_core::{Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, worker};
+use dalsegno_core::{
+    Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, temporary_holds, worker,
+};
 use dalsegno_crds::{Cause, Summary};
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, RunRecord};
@@ -44,8 +46,10 @@ proptest! {
             prop_assert_eq!(row.attempt.state, AttemptState::Reserved);
             prop_assert!(row.finish.is_none() && row.cancel.is_none());
             prop_assert_eq!(recovery::find_hold(row, &settings, &worker::input_text(&given.run)), None);
+            prop_assert_eq!(temporary_holds::find_disruption_hold(row, &settings), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
-            prop_assert_eq!(recovery::find_start_hold(row, revision, false), None);
+            let template = temporary_holds::StartTemplate { revision, pinned: false };
+            prop_assert_eq!(temporary_holds::find_start_hold(row, &settings, template), None);
             let name = worker::pod_name(&row.name, row.attempt.number);
             prop_assert!(own_pods(&given).all(|it| it.name() != name), "its pod exists");
         }

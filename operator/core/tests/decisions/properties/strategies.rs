@@ -239,6 +239,7 @@ fn observation() -> impl Strategy<Value = Change> {
                     code,
                     message: "rejected".into(),
                     times,
+                    identical: times,
                     at,
                     revision,
                 });

@@ -1,7 +1,7 @@
 //! The delay before the next attempt: it doubles, has an upper bound, and has a jitter that every operator computes
 //! alike.
 
-use dalsegno_core::recovery::{next_attempt_time, recovery_reason};
+use dalsegno_core::recovery::{find_hold, next_attempt_time, recovery_reason};
 use dalsegno_core::settings::Settings;
 use dalsegno_crds::ConditionType::{Ready, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
@@ -19,7 +19,7 @@ fn the_next_attempt_waits_for_its_backoff() {
             "the status of a run that backs off shows the time of the next attempt and the cause",
             run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(0)),
             expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(WorkerReady, "False", Reason::BackingOff).message_contains(
-                "attempt 3 ended after turn 0: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
+                "attempt 3 ended before turn 1: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
             ),
         ),
         case(
@@ -104,6 +104,27 @@ fn delays_by_cause() -> Vec<Case> {
             expect_effect("create triage-4"),
         ),
     ]
+}
+
+/// A model API that fails for ten minutes must not hold the runs that need it.
+#[test]
+fn the_built_in_budget_outlasts_ten_minutes_of_fast_crashes() {
+    let mut given = run();
+    given.run.spec.recovery = None;
+    let settings = Settings::of(&given.run, &given.seen.agent);
+    let mut waited = jiff::SignedDuration::ZERO;
+    for crashes in 1..settings.max_attempts_without_progress {
+        let given = given.clone().reserved(crashes + 1).crashes(crashes, crashes);
+        let given = given.after(crashed(crashes, Cause::ExitedWithError).ago(0));
+        assert_eq!(find_hold(&given.row, &settings, "null"), None, "{crashes} crashes");
+        let at = next_attempt_time(&given.row, &settings).expect("a delay");
+        waited += at.duration_since(ago(0));
+    }
+    assert!(waited > jiff::SignedDuration::from_mins(14), "{waited:?}");
+    let last = settings.max_attempts_without_progress;
+    let given =
+        given.reserved(last + 1).crashes(last, last).after(crashed(last, Cause::ExitedWithError).ago(0));
+    assert_eq!(find_hold(&given.row, &settings, "null").map(|hold| hold.reason), Some(Reason::RecoveryLoop));
 }
 
 #[test]

@@ -113,3 +113,16 @@ fn the_event_for_the_end_of_an_attempt_has_its_turn_charge_and_message() {
     let decision = observed_again(attached()).reserved(4).crashes(1, 1).after(past).decide();
     assert_eq!(decision.events[0].note, "attempt 3 ended after turn 9 and is fenced, charged. last words");
 }
+
+#[test]
+fn the_events_of_a_run_without_a_turn_name_no_turn_0() {
+    let note = |given: Given| given.decide().events.remove(0).note;
+    let unscheduled = observed_again(run().status_written());
+    assert_eq!(note(unscheduled.created(1).pod(pod(1))), "created pod triage-1 to start at turn 1");
+    let starting = observed_again(run().created(1).pod(pod(1)).status_written());
+    assert_eq!(note(starting.attached(1).pod(pod(1))), "the worker of attempt 1 starts at turn 1");
+    let attached = observed_again(run().attached(1).pod(pod(1)).status_written());
+    let past = crashed(1, Cause::OOMKilled).after_turn(0).ago(0);
+    let ended = attached.reserved(2).crashes(1, 1).after(past);
+    assert_eq!(note(ended), "attempt 1 ended before turn 1 and is fenced, charged. last words");
+}

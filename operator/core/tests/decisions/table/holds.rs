@@ -29,7 +29,7 @@ fn after_crash() -> Given {
 }
 
 fn after_eviction() -> Given {
-    run().reserved(4).head(7).after(disrupted(3, Cause::Evicted).after_turn(7).ago(900))
+    run().reserved(4).head(7).after(disrupted(3, Cause::Evicted).after_turn(7).ago(30))
 }
 
 fn budgets() -> Vec<Case> {
@@ -63,7 +63,11 @@ fn budgets() -> Vec<Case> {
             after_crash().crashes(1, 0).recovery(json!({ "maxRecoveryAttempts": 0 })),
             expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted),
         ),
-        case("nine disruptions in a row are recovered", after_eviction().disruptions(9, 9), expect_effect("create triage-4")),
+        case(
+            "nine disruptions in a row are recovered",
+            run().reserved(4).after(disrupted(3, Cause::Evicted).ago(900)).disruptions(9, 9),
+            expect_effect("create triage-4"),
+        ),
         case(
             "the tenth disruption in a row holds the run",
             after_eviction().disruptions(10, 10),
@@ -103,7 +107,11 @@ fn lifted_holds() -> Vec<Case> {
         ),
         case(
             "a limit that is raised in the definition lifts the hold",
-            held().defaults(json!({ "recovery": { "maxAttemptsWithoutProgress": 4 } })),
+            {
+                let mut it = held();
+                it.run.spec.recovery = None;
+                it.defaults(json!({ "recovery": { "maxAttemptsWithoutProgress": 4 } }))
+            },
             expect_effect("create triage-4"),
         ),
         case(
@@ -221,7 +229,7 @@ fn other_reasons() -> Vec<Case> {
 }
 
 fn start_failures() -> Vec<Case> {
-    let ended = |n: i32, cause: Cause| neutral(n, cause).ago(9_000);
+    let ended = |n: i32, cause: Cause| neutral(n, cause).ago(30);
     let after = |causes: [Cause; 3]| {
         causes.into_iter().zip([3, 2, 1]).fold(run().reserved(4), |it, (cause, n)| it.after(ended(n, cause)))
     };
@@ -285,7 +293,7 @@ fn order() -> Vec<Case> {
                 .after(disrupted(4, Cause::Evicted))
                 .after(crashed(3, Cause::OOMKilled)),
             expect_status(Summary::Held, Reason::RecoveryLoop)
-                .message_contains("attempt 3 ended after turn 0: OOMKilled"),
+                .message_contains("attempt 3 ended before turn 1: OOMKilled"),
         ),
     ]
 }

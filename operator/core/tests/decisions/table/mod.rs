@@ -1,5 +1,6 @@
 //! Tables of cases, by topic.
 
+mod avoided_nodes;
 mod backoff;
 mod bad_roll_outs;
 mod cancel;
@@ -12,8 +13,10 @@ mod finished;
 mod holds;
 mod pod_ends;
 mod reserved;
+mod run_queue;
 mod starting;
 mod status;
+mod temporary_holds;
 mod versions;
 mod worker_pod;
 
@@ -31,6 +34,7 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
         reserved::cases(),
         holds::cases(),
         starting::cases(),
+        avoided_nodes::cases(),
     ];
     let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
     // The store sets these causes.

@@ -1,12 +1,13 @@
 //! A reserved attempt: it has a number and no recorded pod.
 
+use dalsegno_core::PodCreateError;
 use dalsegno_crds::ConditionType::{Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_model::Class;
 use serde_json::json;
 
 use crate::fixtures::{
-    Case, Expect, Given, case, check_all, crashed, disrupted, expect_effect, expect_end, expect_status,
+    Case, Expect, Given, ago, case, check_all, crashed, disrupted, expect_effect, expect_end, expect_status,
     image_by_digest, pod, run,
 };
 
@@ -92,9 +93,9 @@ fn create_errors() -> Vec<Case> {
         ),
         case("the delay doubles", over_quota(3), pending(Reason::QuotaExceeded).requeue_after(8)),
         case(
-            "the longest delay is one minute",
+            "the longest delay of a refusal is 15 minutes",
             over_quota(40),
-            pending(Reason::QuotaExceeded).requeue_after(60),
+            pending(Reason::QuotaExceeded).requeue_after(900),
         ),
         case(
             "the time since the error counts",
@@ -133,6 +134,38 @@ fn rejections() -> Vec<Case> {
             "a policy that rejects the pod",
             run().pod_rejected(403, "violates PodSecurity \"restricted\"", 1, 0),
             pending(Reason::PodRefused).requeue_after(2).message_contains("PodSecurity"),
+        ),
+        case(
+            "the eighth identical refusal holds the run, and it is still tried again",
+            run().pod_rejected(403, "violates PodSecurity \"restricted\"", 8, 0),
+            expect_status(Summary::Held, Reason::PodRefused)
+                .requeue_after(256)
+                .message_contains("PodSecurity \"restricted\". The next try is at"),
+        ),
+        case(
+            "a failing webhook holds the run too",
+            run().pod_rejected(500, "failed calling webhook", 8, 0),
+            expect_status(Summary::Held, Reason::PodRefused).requeue_after(256),
+        ),
+        case(
+            "an overloaded API server holds no run, and is tried again within a minute",
+            run().pod_rejected(429, "too many requests", 40, 0),
+            pending(Reason::PodRefused).requeue_after(60),
+        ),
+        case(
+            "a hold for refusals is not forgotten by a new operator",
+            run().pod_rejected(403, "violates PodSecurity", 8, 0).status_written().pod_rejected(
+                403,
+                "violates PodSecurity",
+                1,
+                0,
+            ),
+            expect_status(Summary::Held, Reason::PodRefused).requeue_after(2),
+        ),
+        case(
+            "the hold lifts itself when the pod is created",
+            run().pod_rejected(403, "violates PodSecurity", 8, 0).status_written().created(1).pod(pod(1)),
+            expect_status(Summary::Starting, Reason::Starting),
         ),
         case(
             "a missing ServiceAccount",
@@ -182,4 +215,20 @@ fn templates() -> Vec<Case> {
             expect_status(Summary::Held, Reason::AgentNotFound).requeue_after(60),
         ),
     ]
+}
+
+#[test]
+fn refusals_are_identical_if_only_their_numbers_differ() {
+    let error = |code: u16, message: &str, revision: &str| {
+        PodCreateError::first(code, message, revision.to_owned(), ago(0))
+    };
+    let first = error(500, "dial 10.0.0.1:443: refused", "a");
+    let second = error(500, "dial 10.0.0.27:443: refused", "a").after(Some(&first));
+    assert_eq!((second.times, second.identical), (2, 2));
+    let other = error(500, "dial 10.0.0.27:443: timeout", "a").after(Some(&second));
+    assert_eq!((other.times, other.identical), (3, 1), "another message");
+    let other = error(403, "dial 10.0.0.27:443: refused", "a").after(Some(&second));
+    assert_eq!((other.times, other.identical), (3, 1), "another code");
+    let other = error(500, "dial 10.0.0.1:443: refused", "b").after(Some(&second));
+    assert_eq!((other.times, other.identical), (1, 1), "another template");
 }

@@ -65,7 +65,7 @@ fn the_status_of_a_starting_worker_shows_what_it_waits_for() {
             expect_status(Summary::Starting, Reason::OutOfMemory)
                 .condition(Ready, "False", Reason::OutOfMemory)
                 .message_contains(
-                    "Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 is starting: the worker has \
+                    "Ready: attempt 1 ended before turn 1: OOMKilled: last words; attempt 2 is starting: the worker has \
                      not attached yet",
                 ),
         ),
@@ -244,6 +244,25 @@ fn alternating_messages_of_one_failed_pull_do_not_change_the_status() {
     let mut second = first.clone();
     second.seen.pods = vec![pod(1).waiting("ImagePullBackOff", "Back-off pulling image").0];
     assert_eq!(second.decide().status, first.decide().status);
+}
+
+#[test]
+fn repeated_tries_for_the_same_reason_do_not_change_the_status() {
+    let first =
+        run().created(1).no_node_yet().pod(pod(1).unscheduled("0/2 nodes are available")).status_written();
+    let mut second = first.clone();
+    second.seen.pods = vec![pod(1).unscheduled("0/3 nodes are available: 3 Insufficient cpu").0];
+    assert_eq!(second.decide().status, first.decide().status, "the scheduler counts other nodes");
+
+    for (code, messages) in [
+        (403, ["exceeded quota: runs, used: pods=9", "exceeded quota: runs, used: pods=10"]),
+        (500, ["the webhook did not answer: EOF", "the webhook did not answer: connection refused"]),
+    ] {
+        let [first, second] = messages;
+        let written = run().reserved(1).pod_rejected(code, first, 1, 0).status_written();
+        let again = written.clone().pod_rejected(code, second, 2, 0);
+        assert_eq!(again.decide().status, written.decide().status, "{second}");
+    }
 }
 
 /// A run whose status shows that it backs off. Since then its pod was created, and scheduled this many seconds ago.

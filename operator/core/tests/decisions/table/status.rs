@@ -8,7 +8,9 @@ use dalsegno_model::RunOutcome;
 use jiff::SignedDuration;
 use serde_json::json;
 
-use crate::fixtures::{Case, Given, ago, case, check_all, crashed, disrupted, expect_status, now, pod, run};
+use crate::fixtures::{
+    Case, Given, PodFixture, ago, case, check_all, crashed, disrupted, expect_status, now, pod, run,
+};
 
 #[test]
 fn conditions_follow_the_rules_of_kstatus() {
@@ -26,6 +28,14 @@ fn backing_off(given: Given) -> Given {
     let mut given = given.reserved(2).crashes(1, 1).after(crashed(1, Cause::OOMKilled).attached(50).ago(0));
     given.seen.pods.clear();
     given
+}
+
+/// The first worker crashed this long ago, and the pod of the second attempt is starting.
+fn restarting(seconds_ago: i64, pod: PodFixture) -> Given {
+    let first = crashed(1, Cause::OOMKilled).attached(500).ago(seconds_ago);
+    let mut given = attached().created(2).crashes(1, 1).after(first);
+    given.seen.pods.clear();
+    given.pod(pod)
 }
 
 fn ready() -> Vec<Case> {
@@ -55,8 +65,32 @@ fn ready() -> Vec<Case> {
             backing_off(attached()),
             expect_status(Summary::BackingOff, Reason::OutOfMemory)
                 .condition(Ready, "True", Reason::OutOfMemory)
-                .message_contains("Ready: attempt 1 ended after turn 0: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
+                .message_contains("Ready: attempt 1 ended before turn 1: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
                 .no_condition(Reconciling),
+        ),
+        case(
+            "a run without a worker for almost three minutes is Ready, and looked at again when they are over",
+            restarting(179, pod(2)),
+            expect_status(Summary::Starting, Reason::OutOfMemory)
+                .condition(Ready, "True", Reason::OutOfMemory)
+                .requeue_after(1),
+        ),
+        case(
+            "a run without a worker for three minutes is not Ready",
+            restarting(181, pod(2)),
+            expect_status(Summary::Starting, Reason::OutOfMemory)
+                .condition(Ready, "False", Reason::OutOfMemory)
+                .no_condition(Reconciling)
+                .no_condition(Stalled),
+        ),
+        case(
+            "a run whose next worker cannot pull its image is not Ready, whatever attempt it is",
+            restarting(5, pod(2).waiting("ErrImagePull", "no such tag")).on_mismatch("Allow"),
+            expect_status(Summary::Starting, Reason::ImagePullFailed)
+                .condition(Ready, "False", Reason::ImagePullFailed)
+                .message_contains("attempt 2 cannot start: ErrImagePull: no such tag")
+                .no_condition(Reconciling)
+                .no_condition(Stalled),
         ),
         case(
             "an edited run that recovers is reconciling until the next attach",

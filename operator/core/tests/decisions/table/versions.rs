@@ -91,7 +91,7 @@ fn before_the_pod() -> Vec<Case> {
 
 fn pinning() -> Vec<Case> {
     let other = || run().reserved(3).head(7).image(&image_by_digest('b')).head_revision(&old().hash());
-    let failed = |n: i32| neutral(n, Cause::ImageUnavailable).message("ErrImagePull: gone").ago(9_000);
+    let failed = |n: i32| neutral(n, Cause::ImageUnavailable).message("ErrImagePull: gone").ago(30);
     vec![
         case(
             "the template that wrote the checkpoint is read from the store",

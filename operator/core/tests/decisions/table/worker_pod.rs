@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
-    Given, IMAGE_BY_TAG, RUN, UID, case, check_all, crashed, digest, disrupted, image_by_digest, neutral, run,
+    Given, IMAGE_BY_TAG, RUN, UID, case, check_all, digest, image_by_digest, neutral, run,
 };
 
 /// The pod that the decision creates.
@@ -164,6 +164,17 @@ fn the_last_lines_of_the_log_are_the_default_termination_message() {
 }
 
 #[test]
+fn the_cluster_autoscaler_may_evict_a_worker_unless_its_template_forbids_it() {
+    let safe = |pod: &Pod| annotation(pod, names::ANNOTATION_SAFE_TO_EVICT);
+    assert_eq!(safe(&created(&run()).0).as_deref(), Some("true"));
+    let (pod, _) = created(&run().agent(json!({
+        "metadata": { "annotations": { "cluster-autoscaler.kubernetes.io/safe-to-evict": "false" } },
+        "spec": { "containers": [{ "name": "agent", "image": "a" }] },
+    })));
+    assert_eq!(safe(&pod).as_deref(), Some("false"));
+}
+
+#[test]
 fn the_worker_is_the_container_named_agent_or_the_only_one() {
     let (pod, _) = created(&run().agent(json!({
         "spec": { "containers": [{ "name": "helper", "image": "h" }, { "name": "agent", "image": "a" }] },
@@ -174,27 +185,6 @@ fn the_worker_is_the_container_named_agent_or_the_only_one() {
         created(&run().agent(json!({ "spec": { "containers": [{ "name": "solo", "image": "s" }] } })));
     assert_eq!(env(&pod, 0).len(), 5);
     assert_eq!(annotation(&pod, names::ANNOTATION_WORKER).as_deref(), Some("solo"));
-}
-
-#[test]
-fn only_the_nodes_that_were_just_lost_are_avoided() {
-    let avoided = |given: &Given| {
-        let (_, json) = created(given);
-        let terms =
-            &json["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
-        let fields = terms[0]["preference"]["matchFields"].as_array().cloned().unwrap_or_default();
-        fields.iter().map(|it| it["values"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
-    };
-    let lost = |n: i32, node: &str| disrupted(n, Cause::NodeLost).on(node).ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n2")).after(lost(1, "n1"))), ["n1", "n2"]);
-    assert_eq!(avoided(&run().reserved(3).after(lost(2, "n1")).after(lost(1, "n1"))), ["n1"]);
-    let missed_heartbeat = crashed(2, Cause::Silent).on("n4").ago(900);
-    assert_eq!(avoided(&run().reserved(3).after(missed_heartbeat)), ["n4"]);
-    let evicted = disrupted(2, Cause::Evicted).on("n3").ago(900);
-    assert!(
-        avoided(&run().reserved(3).after(evicted).after(lost(1, "n1"))).is_empty(),
-        "an eviction happened since the node was lost"
-    );
 }
 
 #[test]
@@ -242,7 +232,10 @@ fn the_pod_of_a_dry_run_equals_the_first_attempts_pod_except_for_its_names() {
     let given = run().declares("1.4");
     let (_, json) = created(&given);
     let agent = given.seen.agent().unwrap().clone();
-    let mut definition = AgentDefinition::new("agent", AgentDefinitionSpec { agent, defaults: None });
+    let mut definition = AgentDefinition::new(
+        "agent",
+        AgentDefinitionSpec { agent, max_concurrent_runs: None, defaults: None },
+    );
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
     let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();

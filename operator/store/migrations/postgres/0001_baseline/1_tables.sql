@@ -11,7 +11,10 @@ CREATE TABLE store (
     created_at bigint  NOT NULL,
     beat_last  bigint  NOT NULL DEFAULT 0,
     beat_since bigint  NOT NULL DEFAULT 0,
-    gap_from   bigint  NOT NULL DEFAULT 0
+    gap_from   bigint  NOT NULL DEFAULT 0,
+    -- The oldest version of the schema whose programs can use this one. A migration that an older program would not
+    -- survive, or would damage, sets it to its own number.
+    readable_since bigint NOT NULL DEFAULT 1
 ) WITH (fillfactor = 50);
 
 INSERT INTO store (created_at) VALUES (floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
@@ -370,20 +373,6 @@ CREATE TABLE signing_key (
     created_at bigint  NOT NULL
 );
 
--- Anchors: signed and chained statements of where runs were. Append-only.
-CREATE TABLE anchors (
-    seq  bigint NOT NULL PRIMARY KEY,
-    hash bytea  NOT NULL,
-    line text   NOT NULL
-);
-
--- What the last anchor that names a run says of it. A run that differs from it is due for the next anchor.
-CREATE TABLE anchored (
-    run       uuid   NOT NULL PRIMARY KEY,
-    audit_seq bigint NOT NULL,
-    head_hash bytea
-);
-
 -- The data key of a run, wrapped by a key that the store never holds. A deleted key leaves its row, so that no new key
 -- is made: what was sealed under it can never be read again.
 CREATE TABLE data_keys (
@@ -396,3 +385,43 @@ CREATE TABLE data_keys (
 );
 
 ALTER TABLE data_keys ALTER COLUMN wrapped SET STORAGE EXTERNAL;
+
+-- Anchors: signed and chained statements of where runs were. Append-only; `audit prune` deletes the first of them.
+-- `line` is what is signed and kept outside of the store.
+CREATE TABLE anchors (
+    seq         bigint  NOT NULL PRIMARY KEY,
+    parent_hash bytea   NOT NULL,
+    root        bytea   NOT NULL,
+    leaves      integer NOT NULL,
+    public_key  bytea   NOT NULL,
+    line        text    NOT NULL
+);
+
+-- The leaves of each anchor: where the runs were that had moved. Append-only.
+CREATE TABLE anchor_leaves (
+    anchor        bigint NOT NULL,
+    run           uuid   NOT NULL,
+    audit_seq     bigint NOT NULL,
+    audit_hash    bytea  NOT NULL,
+    head_turn     integer,
+    head_boundary smallint,
+    head_epoch    bigint,
+    head_hash     bytea,
+    PRIMARY KEY (anchor, run)
+);
+
+CREATE INDEX anchor_leaves_by_run ON anchor_leaves (run, anchor);
+
+-- The first anchor that the store shall keep, as `audit prune` requested it.
+ALTER TABLE store ADD COLUMN anchors_from bigint NOT NULL DEFAULT 1;
+
+-- What the last anchor that names a run says of it, and whether the run has moved since. The column is computed, so no
+-- statement can forget it. It changes once between two anchors, so that the other updates of the row stay HOT.
+ALTER TABLE runs
+    ADD COLUMN anchored_audit_seq bigint,
+    ADD COLUMN anchored_head_hash bytea,
+    ADD COLUMN has_moved boolean NOT NULL GENERATED ALWAYS AS (
+        anchored_audit_seq IS DISTINCT FROM audit_seq OR anchored_head_hash IS DISTINCT FROM head_hash
+    ) STORED;
+
+CREATE INDEX runs_to_anchor ON runs (id) WHERE has_moved;

@@ -332,3 +332,26 @@ BEGIN
     RETURN gone_;
 END
 $$;
+
+-- `Admin::prune_anchors`. Deletes some of the anchors below this number, the first of them first: whole anchors with
+-- about 20,000 leaves, so that a call is short. Returns how many anchors were deleted.
+CREATE FUNCTION ds_prune_anchors_v1(_below bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    last_ bigint;
+    gone_ bigint;
+BEGIN
+    SELECT max(seq) INTO last_
+    FROM (
+        SELECT seq, sum(leaves) OVER (ORDER BY seq) - leaves AS before
+        FROM (SELECT seq, leaves FROM anchors WHERE seq < _below ORDER BY seq LIMIT 1000) AS page
+    ) AS counted
+    WHERE before < 20000;
+    PERFORM set_config('dalsegno.prunes', 'yes', true);
+    DELETE FROM anchor_leaves WHERE anchor <= last_;
+    DELETE FROM anchors WHERE seq <= last_;
+    GET DIAGNOSTICS gone_ = ROW_COUNT;
+    PERFORM set_config('dalsegno.prunes', '', true);
+    RETURN gone_;
+END
+$$;

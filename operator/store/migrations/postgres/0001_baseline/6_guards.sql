@@ -2,19 +2,9 @@
 
 -- The audit and the anchors are append-only: nobody updates or deletes a row, not even the owner of the table. (An
 -- owner can drop a trigger; docs/reference/audit.md says what detects that.)
-CREATE FUNCTION ds_refuse_v1() RETURNS trigger
-LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION '% on % is refused: its rows are only ever added', TG_OP, TG_TABLE_NAME
-        USING ERRCODE = 'insufficient_privilege';
-END
-$$;
-
-CREATE TRIGGER anchors_are_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON anchors
-    FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_v1();
-
--- The start of an audit may be deleted once an anchor names where it ended: by the owner of the table, and through
--- `ds_prune_audit_v1` only.
+--
+-- The start of an audit may be deleted once an anchor names where it ended, and the first anchors once a later one
+-- announces it: by the owner of the table, and through `ds_prune_audit_v1` and `ds_prune_anchors_v1` only.
 CREATE FUNCTION ds_refuse_unless_pruned_v1() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -29,6 +19,12 @@ END
 $$;
 
 CREATE TRIGGER audit_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_unless_pruned_v1();
+
+CREATE TRIGGER anchors_are_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON anchors
+    FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_unless_pruned_v1();
+
+CREATE TRIGGER anchor_leaves_are_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON anchor_leaves
     FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_unless_pruned_v1();
 
 -- A process without keys cannot write plain payloads into a run that has a data key. Writer and maker of the data key

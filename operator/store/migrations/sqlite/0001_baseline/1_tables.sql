@@ -10,7 +10,10 @@ CREATE TABLE store (
     created_at INTEGER NOT NULL,
     beat_last  INTEGER NOT NULL,
     beat_since INTEGER NOT NULL,
-    gap_from   INTEGER NOT NULL
+    gap_from   INTEGER NOT NULL,
+    -- The oldest version of the schema whose programs can use this one. A migration that an older program would not
+    -- survive, or would damage, sets it to its own number.
+    readable_since INTEGER NOT NULL DEFAULT 1
 ) STRICT;
 
 -- A random UUID (version 4).
@@ -130,8 +133,10 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_name ON runs (namespace, name);
 -- At most one run of a name is open.
 CREATE UNIQUE INDEX runs_open_by_name ON runs (namespace, name) WHERE lifecycle IN ('live', 'finished');
--- For retention: runs with payloads to delete, and runs that keep their last boundaries only.
-CREATE INDEX runs_to_empty ON runs (id) WHERE lifecycle <> 'live' AND NOT emptied;
+-- For retention: runs with payloads to delete, and runs that keep their last boundaries only. The first has all columns
+-- of its query, because the query looks at each of these runs.
+CREATE INDEX runs_to_empty ON runs (id, lifecycle, emptied, expired_at, finish_at, over_at, retention_days)
+WHERE lifecycle <> 'live' AND NOT emptied;
 CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;
 
 -- One row per attempt. The lease of the current attempt is in `runs` until the attempt ends.
@@ -353,20 +358,6 @@ CREATE TABLE signing_key (
     created_at INTEGER NOT NULL
 ) STRICT;
 
--- Anchors: signed and chained statements of where runs were. Append-only.
-CREATE TABLE anchors (
-    seq  INTEGER NOT NULL PRIMARY KEY,
-    hash BLOB    NOT NULL,
-    line TEXT    NOT NULL
-) STRICT;
-
--- What the last anchor that names a run says of it. A run that differs from it is due for the next anchor.
-CREATE TABLE anchored (
-    run       BLOB    NOT NULL PRIMARY KEY,
-    audit_seq INTEGER NOT NULL,
-    head_hash BLOB
-) STRICT;
-
 -- The data key of a run, wrapped by a key that the store never holds. A deleted key leaves its row, so that no new key
 -- is made: what was sealed under it can never be read again.
 CREATE TABLE data_keys (
@@ -383,3 +374,54 @@ CREATE TABLE audit_prunes (
     run    BLOB    NOT NULL PRIMARY KEY,
     to_seq INTEGER NOT NULL
 ) STRICT;
+
+-- For the deadline poll, which runs once a second: it must not look at all runs that ever were. A commit changes none of
+-- these columns.
+CREATE INDEX runs_live ON runs (id) WHERE lifecycle = 'live';
+CREATE INDEX runs_finished ON runs (changed_at) WHERE lifecycle = 'finished';
+-- For the stored bytes of namespaces. The other runs have none.
+CREATE INDEX runs_with_payloads ON runs (id) WHERE NOT emptied;
+
+-- Anchors: signed and chained statements of where runs were. Append-only; `audit prune` deletes the first of them.
+-- `line` is what is signed and kept outside of the store.
+CREATE TABLE anchors (
+    seq         INTEGER NOT NULL PRIMARY KEY,
+    parent_hash BLOB    NOT NULL,
+    root        BLOB    NOT NULL,
+    leaves      INTEGER NOT NULL,
+    public_key  BLOB    NOT NULL,
+    line        TEXT    NOT NULL
+) STRICT;
+
+-- The leaves of each anchor: where the runs were that had moved. Append-only.
+CREATE TABLE anchor_leaves (
+    anchor        INTEGER NOT NULL,
+    run           BLOB    NOT NULL,
+    audit_seq     INTEGER NOT NULL,
+    audit_hash    BLOB    NOT NULL,
+    head_turn     INTEGER,
+    head_boundary INTEGER,
+    head_epoch    INTEGER,
+    head_hash     BLOB,
+    PRIMARY KEY (anchor, run)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX anchor_leaves_by_run ON anchor_leaves (run, anchor);
+
+-- The first anchor that the store shall keep, as `audit prune` requested it.
+ALTER TABLE store ADD COLUMN anchors_from INTEGER NOT NULL DEFAULT 1;
+
+-- Below which number anchors may be deleted. The row exists only while they are pruned.
+CREATE TABLE anchor_prunes (
+    below INTEGER NOT NULL PRIMARY KEY
+) STRICT;
+
+-- Whether a run has moved since an anchor named it. The trigger sets it, so no statement can forget it; putting the
+-- anchor resets it. A statement that does not change it does not write its index.
+ALTER TABLE runs ADD COLUMN has_moved INTEGER NOT NULL DEFAULT 1;
+
+CREATE INDEX runs_to_anchor ON runs (id) WHERE has_moved = 1;
+
+CREATE TRIGGER runs_move AFTER UPDATE OF audit_seq, head_hash ON runs
+WHEN NEW.has_moved = 0 AND (NEW.audit_seq IS NOT OLD.audit_seq OR NEW.head_hash IS NOT OLD.head_hash)
+BEGIN UPDATE runs SET has_moved = 1 WHERE id = NEW.id; END;

@@ -20,11 +20,23 @@ CREATE TRIGGER anchors_are_not_edited BEFORE UPDATE ON anchors
 BEGIN SELECT RAISE(ABORT, 'an UPDATE of anchors is refused: its rows are only ever added'); END;
 
 CREATE TRIGGER anchors_are_not_deleted BEFORE DELETE ON anchors
+WHEN OLD.seq >= coalesce((SELECT max(below) FROM anchor_prunes), 0)
 BEGIN SELECT RAISE(ABORT, 'a DELETE from anchors is refused: its rows are only ever added'); END;
 
 CREATE TRIGGER anchors_are_not_replaced BEFORE INSERT ON anchors
 WHEN EXISTS (SELECT 1 FROM anchors WHERE seq = NEW.seq)
 BEGIN SELECT RAISE(ABORT, 'a row of anchors is not replaced: its rows are only ever added'); END;
+
+CREATE TRIGGER anchor_leaves_are_not_edited BEFORE UPDATE ON anchor_leaves
+BEGIN SELECT RAISE(ABORT, 'an UPDATE of anchor_leaves is refused: its rows are only ever added'); END;
+
+CREATE TRIGGER anchor_leaves_are_not_deleted BEFORE DELETE ON anchor_leaves
+WHEN OLD.anchor >= coalesce((SELECT max(below) FROM anchor_prunes), 0)
+BEGIN SELECT RAISE(ABORT, 'a DELETE from anchor_leaves is refused: its rows are only ever added'); END;
+
+CREATE TRIGGER anchor_leaves_are_not_replaced BEFORE INSERT ON anchor_leaves
+WHEN EXISTS (SELECT 1 FROM anchor_leaves WHERE anchor = NEW.anchor AND run = NEW.run)
+BEGIN SELECT RAISE(ABORT, 'a row of anchor_leaves is not replaced: its rows are only ever added'); END;
 
 -- A process without keys cannot write plain payloads into a run that has a data key.
 CREATE TRIGGER boundaries_are_sealed BEFORE INSERT ON boundaries

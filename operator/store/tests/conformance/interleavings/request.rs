@@ -50,7 +50,7 @@ impl Request {
                 let boundary_id = BoundaryId { turn: *turn, boundary: *boundary, epoch: *epoch };
                 let links = cx.check_boundaries(run, None).await.unwrap();
                 let found = links.iter().find(|link| link.id == boundary_id);
-                let stored = found.map_or("nothing", |link| if link.undone { "undone" } else { "stands" });
+                let stored = found.map_or("nothing", |link| if link.undone { "undone" } else { "stored" });
                 check_contents(commit, stored, cx, run).await;
                 stored
             }
@@ -61,17 +61,17 @@ impl Request {
                     None => "nothing",
                     Some(CallState::Started) if unsettled.is_empty() => "started",
                     Some(CallState::Started) => "unsettled",
-                    Some(CallState::Completed) => "stands",
+                    Some(CallState::Completed) => "stored",
                     Some(other) => panic!("the call is {other:?}"),
                 }
             }
             Self::Finish(_) => {
                 let run = cx.get_run(run).await.unwrap().unwrap();
-                if run.finish.is_some() { "stands" } else { "nothing" }
+                if run.finish.is_some() { "stored" } else { "nothing" }
             }
             Self::Records(_) => match entries(cx, run).await {
                 0 => "nothing",
-                1 => "stands",
+                1 => "stored",
                 more => panic!("{more} entries"),
             },
         }
@@ -86,7 +86,7 @@ async fn check_contents(commit: &Commit, stored: &str, cx: &TestContext, run: Ru
     let planned = commit.calls.iter().filter(|_| stored != "nothing");
     let planned: Vec<_> = planned.map(|call| (&call.id, CallState::Planned, &call.key)).collect();
     assert_eq!(calls, planned, "the boundary is: {stored}");
-    let kept = if stored == "stands" { commit.records.len() } else { 0 };
+    let kept = if stored == "stored" { commit.records.len() } else { 0 };
     assert_eq!(entries(cx, run).await, kept, "the boundary is: {stored}");
 }
 

@@ -200,12 +200,12 @@ impl Model<'_> {
         let committed = self.cx.commit(&commit).await.unwrap();
         self.gateways[gateway] =
             if answer_seen { PatchChain::after(last, &commit, &committed) } else { last };
-        self.hold(&commit, committed).await;
+        self.check_answer(&commit, committed).await;
         commit
     }
 
     /// Checks the answer against the model: a commit is accepted once, and an undone one is never reported as committed.
-    async fn hold(&mut self, commit: &Commit, committed: Committed) {
+    async fn check_answer(&mut self, commit: &Commit, committed: Committed) {
         let is_live = self.live.iter().any(|(_, id, _)| *id == commit.commit_id);
         match committed {
             Committed::Ok(_) => {
@@ -245,8 +245,8 @@ impl Model<'_> {
         }
     }
 
-    /// Checks the stored boundaries and states: exactly the accepted, not undone ones; of the dropped ones the headers
-    /// remain.
+    /// Checks that exactly the boundaries that were accepted and not undone are stored, with the right states. Of dropped
+    /// boundaries only the headers are left.
     async fn end(mut self) {
         for snapshotter in std::mem::take(&mut self.snapshotters) {
             match snapshotter.await.unwrap() {

@@ -1,0 +1,169 @@
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use axum::http::{Method, Request, Response};
+use dalsegno_crds::names;
+use kube::Client;
+use kube::client::Body;
+use kube::runtime::reflector;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::test_context::{Fault, Requests, TestContext};
+
+/// A run that has had a worker, or has not.
+fn run(namespace: &str, name: &str, had_worker: bool) -> RawRun {
+    let template = json!({ "spec": { "containers": [{ "name": "agent", "image": "agent" }] } });
+    let status = if had_worker { json!({ "startTime": "2026-05-01T00:00:00Z" }) } else { json!({}) };
+    serde_json::from_value(json!({
+        "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "status": status,
+        "spec": { "agent": { "template": template } },
+        "metadata": { "name": name, "namespace": namespace, "uid": format!("{namespace}-{name}"),
+                      "resourceVersion": "1", "finalizers": [names::FINALIZER] },
+    }))
+    .unwrap()
+}
+
+/// A filled cache of these runs.
+fn cache_of(runs: &[RawRun]) -> (Cache<RawRun>, reflector::store::Writer<RawRun>) {
+    let (cache, mut writer) = reflector::store::<RawRun>();
+    writer.apply_watcher_event(&watcher::Event::Init);
+    for run in runs {
+        writer.apply_watcher_event(&watcher::Event::InitApply(run.clone()));
+    }
+    writer.apply_watcher_event(&watcher::Event::InitDone);
+    (cache, writer)
+}
+
+/// Emits these runs, after a delay each.
+fn changes(runs: Vec<(RawRun, Duration)>) -> impl Stream<Item = watcher::Result<RawRun>> + Send + 'static {
+    let emitted = stream::iter(runs).then(|(run, delay)| async move {
+        tokio::time::sleep(delay).await;
+        Ok(run)
+    });
+    emitted.chain(stream::pending())
+}
+
+/// An API server whose admission webhook takes 30 s for each pod of the namespace `slow`. Adds the paths of all other
+/// pods that are created.
+fn slow_webhook(created: Arc<Mutex<Vec<String>>>) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let created = created.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let path = head.uri.path().to_owned();
+            let body = body.collect_bytes().await.unwrap();
+            let mut object: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let is_pod = head.method == Method::POST && path.ends_with("/pods");
+            if is_pod && path.contains("/slow/") {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            } else if is_pod {
+                created.lock().unwrap().push(path.clone());
+            }
+            let mut code = 200;
+            if head.method == Method::GET && !path.contains("/namespaces/") || path.contains("/pods/") {
+                object = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404 });
+                code = 404;
+            } else if head.method == Method::GET {
+                let name = path.rsplit('/').next().unwrap();
+                object = json!({ "metadata": { "name": name, "uid": format!("uid of {name}") } });
+            } else if is_pod {
+                object["metadata"]["uid"] = format!("uid of {}", object["metadata"]["name"]).into();
+            }
+            let body = Body::from(object.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+        }
+    });
+    Client::new(service, "slow")
+}
+
+#[tokio::test]
+async fn a_recovery_is_served_within_10_s_although_100_runs_wait_behind_a_slow_webhook() {
+    let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+    let mut ctx = TestContext::new(store, vec![]).ctx;
+    let created = Arc::new(Mutex::new(Vec::new()));
+    Arc::get_mut(&mut ctx).unwrap().client = slow_webhook(created.clone());
+    let mut runs: Vec<RawRun> = (0..100).map(|it| run("slow", &format!("refused-{it}"), true)).collect();
+    runs.push(run("other", "urgent", true));
+    let (cache, _writer) = cache_of(&runs);
+    // The recovery comes last, when the slots are taken.
+    let mut changed: Vec<_> = runs.into_iter().map(|run| (run, Duration::ZERO)).collect();
+    changed.last_mut().unwrap().1 = Duration::from_secs(1);
+    let controller =
+        RunController { runs: changes(changed), queue: stream::pending(), cache, concurrency: 16 };
+    let controller = tokio::spawn(controller.run(ctx, std::future::pending()));
+    let served = async {
+        while created.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), served).await.expect("the recovery is served");
+    assert_eq!(*created.lock().unwrap(), ["/api/v1/namespaces/other/pods"]);
+    controller.abort();
+}
+
+fn status_writes(requests: &Requests) -> usize {
+    requests.lock().unwrap().iter().filter(|(_, path, _)| path.ends_with("/status")).count()
+}
+
+#[tokio::test]
+async fn a_stale_cache_causes_few_status_writes_and_a_new_version_is_written_at_once() {
+    let fault = Fault::default();
+    let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+    let TestContext { ctx, requests } = TestContext::with_fault(store, vec![], fault.clone());
+    *fault.lock().unwrap() = Some((Method::PUT, "/status", Some(409)));
+    let mut stale: Value = serde_json::to_value(run("shop", "nightly", false)).unwrap();
+    stale["spec"] = json!({ "agentRef": { "name": "none" } });
+    let stale: RawRun = serde_json::from_value(stale).unwrap();
+    let (cache, mut writer) = cache_of(std::slice::from_ref(&stale));
+    // Something else wakes the run ten times a second.
+    let woken = ObjectRef::from_obj(&stale);
+    let queue = stream::unfold(tokio::time::interval(Duration::from_millis(100)), move |mut ticks| {
+        let woken = woken.clone();
+        async move {
+            ticks.tick().await;
+            Some((woken, ticks))
+        }
+    });
+    let runs = changes(vec![(stale.clone(), Duration::ZERO)]);
+    let controller = RunController { runs, queue: queue.boxed(), cache, concurrency: 4 };
+    let controller = tokio::spawn(controller.run(ctx.clone(), std::future::pending()));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let writes = status_writes(&requests);
+    assert!((2..=8).contains(&writes), "{writes} writes of a stale status in 3 s");
+    let metrics = crate::test_context::render_metrics(&ctx.metrics);
+    assert!(metrics.contains(&format!("status_conflicts_total {writes}\n")), "{metrics}");
+
+    *fault.lock().unwrap() = None;
+    let mut fresh = stale;
+    fresh.meta_mut().resource_version = Some("2".into());
+    writer.apply_watcher_event(&watcher::Event::Apply(fresh));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(status_writes(&requests) > writes, "the new version is written at the next look");
+    controller.abort();
+}
+
+#[tokio::test]
+async fn a_run_is_looked_at_again_at_the_time_it_asked_for_and_after_a_stop_no_more() {
+    let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+    let fault = Fault::default();
+    let TestContext { ctx, requests } = TestContext::with_fault(store, vec![], fault.clone());
+    *fault.lock().unwrap() = Some((Method::GET, "/agentdefinitions/none", Some(500)));
+    let mut failing: Value = serde_json::to_value(run("shop", "nightly", false)).unwrap();
+    failing["spec"] = json!({ "agentRef": { "name": "none" } });
+    let failing: RawRun = serde_json::from_value(failing).unwrap();
+    let (cache, _writer) = cache_of(std::slice::from_ref(&failing));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let runs = changes(vec![(failing, Duration::ZERO)]);
+    let controller = RunController { runs, queue: stream::pending(), cache, concurrency: 4 };
+    let controller = tokio::spawn(controller.run(ctx, async {
+        let _ = stopped.await;
+    }));
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    let looks = requests.lock().unwrap().len();
+    assert!((2..=4).contains(&looks), "at 0, 0.5 and 1.5 s: {looks}");
+    let _ = stop.send(());
+    tokio::time::timeout(Duration::from_secs(2), controller).await.expect("it ends").unwrap();
+}

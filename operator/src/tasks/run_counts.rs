@@ -1,0 +1,70 @@
+//! Counts the AgentRuns by the summary and reason of their status, for the metric `dalsegno_runs`.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use kube::runtime::reflector;
+use serde::Deserialize;
+
+use crate::cache::raw_object::RawRun;
+use crate::cache::watch_health::WatchHealth;
+use crate::metrics::{Metrics, StateLabel};
+
+/// Interval between two counts. Each reads the status of every run in the cache.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// The part of an AgentRun that is counted.
+#[derive(Deserialize)]
+struct WithState {
+    status: Option<StateLabel>,
+}
+
+/// Counts periodically until cancelled, and shows how long ago each watch was heard.
+pub async fn run(runs: reflector::Store<RawRun>, metrics: Metrics, watches: WatchHealth) {
+    let mut ticks = tokio::time::interval(INTERVAL);
+    loop {
+        ticks.tick().await;
+        metrics.runs.set_runs(count(runs.state().iter().map(AsRef::as_ref)));
+        for (kind, age) in watches.ages(Instant::now()) {
+            metrics.set_watch_age(&kind, age);
+        }
+    }
+}
+
+/// A run without a status, or one that cannot be read, counts as `Unknown`.
+fn count<'a>(runs: impl Iterator<Item = &'a RawRun>) -> HashMap<StateLabel, i64> {
+    let mut counts = HashMap::new();
+    for run in runs {
+        let state = run.part::<WithState>().and_then(|run| run.status);
+        let unknown = || StateLabel { summary: "Unknown".to_owned(), reason: "Unknown".to_owned() };
+        *counts.entry(state.unwrap_or_else(unknown)).or_default() += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn runs_are_counted_by_the_summary_and_reason_of_their_status() {
+        let run = |name: &str, status: Value| -> RawRun {
+            serde_json::from_value(json!({
+                "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+                "metadata": { "name": name }, "spec": {}, "status": status,
+            }))
+            .unwrap()
+        };
+        let held = || json!({ "summary": "Held", "reason": "RecoveryLoop", "attempt": { "number": 3 } });
+        let runs = [run("a", held()), run("b", held()), run("c", Value::Null)];
+        let counts = count(runs.iter());
+        let of = |summary: &str, reason: &str| {
+            counts.get(&StateLabel { summary: summary.into(), reason: reason.into() }).copied()
+        };
+        assert_eq!((of("Held", "RecoveryLoop"), of("Unknown", "Unknown")), (Some(2), Some(1)));
+    }
+}
