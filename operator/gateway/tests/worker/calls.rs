@@ -154,6 +154,31 @@ async fn the_next_attempt_claims_an_unsettled_call_with_the_stored_key() {
 }
 
 #[tokio::test]
+async fn a_boundary_names_the_open_calls_that_it_passes_and_a_finish_passes_none() {
+    let ctx = TestContext::attached().await;
+    let boundary = |id: u128, more: Value| {
+        let mut body = json!({ "commitId": Uuid::from_u128(id), "state": 1 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body.to_string()
+    };
+    let finish = json!({ "outcome": "succeeded" });
+    ctx.post("calls/pay/claim", claim(1, "ask", Some("k-1"))).await.ok();
+    for (path, body) in [
+        ("turns/1/plan", boundary(2, json!({}))),
+        ("turns/1", boundary(3, json!({ "openCalls": ["ship"] }))),
+        ("turns/1", boundary(4, json!({ "openCalls": ["pay"], "outcome": { "finish": finish } }))),
+        ("finish", json!({ "commitId": Uuid::from_u128(5), "finish": finish }).to_string()),
+    ] {
+        let refused = ctx.post(path, body.clone()).await;
+        assert_eq!((refused.status, refused.code().as_str()), (409, "UNSETTLED_CALLS"), "{body}");
+        assert!(refused.detail().contains("openCalls"), "{}", refused.detail());
+    }
+    ctx.post("turns/1", boundary(6, json!({ "openCalls": ["pay"] }))).await.ok();
+    ctx.post("calls/pay/complete", complete(1, "completed", json!(1))).await.ok();
+    ctx.post("turns/2", boundary(7, json!({ "outcome": { "finish": finish } }))).await.ok();
+}
+
+#[tokio::test]
 async fn a_probe_settles_a_call_of_an_earlier_attempt() {
     let ctx = TestContext::attached().await;
     ctx.post("calls/pay/claim", claim(1, "probe", Some("k-1"))).await.ok();

@@ -71,7 +71,7 @@ async fn a_plain_commit_is_still_a_duplicate_despite_unsettled_calls(engine: &En
     let plain = engine.plain().await;
     let worker = plain.worker().await;
     let (commit, records) = (turn(&worker, 1), batch(&worker));
-    let claim = plain.start_call(&worker, "pay", Policy::Probe).await;
+    let claim = plain.start_call(&worker, "pay", Policy::RetrySameKey).await;
     plain.commit(&commit).await.unwrap();
     plain.write_records(&records).await.unwrap();
     let refused = Complete { outcome: CompleteOutcome::KeyRefused, ..worker.complete(&claim) };

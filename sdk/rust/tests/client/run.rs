@@ -230,16 +230,20 @@ fn a_plan_names_its_calls_and_a_result_may_finish_the_run() {
     let gateway =
         Gateway::new().on("turns/1/plan", [committed(1, "plan")]).on("turns/1", [committed(1, "result")]);
     let mut run = gateway.attach();
-    run.commit(Commit::plan(1).call(ToolCall::new("turn-1", Policy::Ask), &2).unwrap()).unwrap();
+    let plan = Commit::plan(1).call(ToolCall::new("turn-1", Policy::Ask), &2).unwrap();
+    run.commit(plan.open_call("slow").open_call("slower")).unwrap();
     assert_eq!((run.turn(), run.planned()), (1, true));
     let result = Commit::new(1).append("log", &1).unwrap().append("log", &2).unwrap().set("n", &3).unwrap();
     run.commit(result.truncate("old", 0).remove("gone").finish(failed())).unwrap();
     assert_eq!((run.turn(), run.planned()), (2, false));
 
-    let planned = &gateway.body("turns/1/plan")["calls"][0];
+    let plan = gateway.body("turns/1/plan");
+    assert_eq!(plan["openCalls"], json!(["slow", "slower"]));
+    let planned = &plan["calls"][0];
     let call = json!({"id": "turn-1", "policy": "ask", "key": "r1:turn-1", "arguments": 2});
     assert_eq!(*planned, call);
     let result = gateway.body("turns/1");
+    assert!(result.get("openCalls").is_none());
     let log = json!([{"json": 1}, {"json": 2}]);
     let channels = json!({"remove": ["gone"], "truncate": {"old": 0}, "set": {"n": {"json": 3}}, "append": {"log": log}});
     assert_eq!(result["channels"], channels);
