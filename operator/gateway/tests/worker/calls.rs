@@ -59,7 +59,7 @@ async fn results_too_large_for_an_attach_are_refused_and_smaller_ones_accepted()
     assert_eq!((refused.status, refused.code().as_str()), (413, "TOO_LARGE"));
     assert!(refused.detail().contains("1024 bytes"), "{}", refused.detail());
     let planned = json!([{ "id": "c6", "policy": "probe", "key": "k", "arguments": "x".repeat(10 << 20) }]);
-    let plan = json!({ "commitId": Uuid::from_u128(1), "calls": planned }).to_string();
+    let plan = json!({ "commitId": Uuid::from_u128(1), "calls": planned, "openCalls": ["c5"] }).to_string();
     assert_eq!(ctx.post("turns/1/plan", plan).await.code(), "TOO_LARGE");
     ctx.post("calls/c5/complete", complete(5, "completed", json!({ "record": "c5" }))).await.ok();
     ctx.lose_pod(1).await;

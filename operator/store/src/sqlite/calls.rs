@@ -13,8 +13,8 @@ use super::sqlx_types::EnumText;
 use super::{data_keys, open_calls};
 use crate::db_error::DbResult;
 use crate::keys::no_keys;
-use crate::reads::key_refused_message;
 use crate::reads::{CallRow, decode_payload, encode_payload};
+use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
 use crate::transitions::{has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
@@ -56,6 +56,9 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
     };
     if let Some(reason) = mismatch(&call, &claim) {
         return Ok(Claimed::Invalid(reason));
+    }
+    if has_other_arguments(&call, claim.arguments.as_deref(), &claim.cipher)? {
+        return Ok(Claimed::Invalid(other_arguments_message(&call, is_undone(conn, &call).await?)));
     }
     match admission::decide_claim(&row, &call, claim.claim_id) {
         ClaimDecision::Done => Ok(Claimed::Done(Box::new(call.public(&claim.cipher)?))),
@@ -152,6 +155,15 @@ fn mismatch(call: &CallRow, claim: &PreparedClaim) -> Option<String> {
     } else {
         None
     }
+}
+
+/// Whether a rewind undid the turn of a call.
+async fn is_undone(conn: &mut SqliteConnection, call: &CallRow) -> DbResult<bool> {
+    let query = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM audit WHERE run = ? AND kind = ? AND at >= ? AND detail ->> '$.to.turn' < ?)",
+    );
+    let query = query.bind(call.run).bind(kind::REWOUND).bind(call.created_at).bind(call.turn);
+    Ok(query.fetch_one(conn).await?)
 }
 
 /// Reads only the last entry of an index.

@@ -24,6 +24,7 @@ mod interleavings;
 mod keep_last;
 mod namespace_usage;
 mod open_calls;
+mod other_arguments;
 mod outcomes;
 mod over;
 mod own_calls;

@@ -171,6 +171,11 @@ BEGIN
         ELSE 'uncertain'
     END;
     IF verdict = 'go' AND (call.state = 'planned' OR call.attempt <> row_.attempt) THEN
+        -- Equal arguments may be encoded differently. The caller compares them, and claims again without arguments.
+        IF _arguments <> call.arguments THEN
+            verdict := 'compare';
+            RETURN;
+        END IF;
         counted_ := CASE WHEN call.state = 'started' OR call.turn = turn_
             THEN ds_call_bytes_v1(_id, call.key, call.arguments_bytes, call.result_bytes) ELSE 0 END;
         IF call.arguments IS NOT NULL THEN
