@@ -240,7 +240,7 @@ async fn a_process_without_keys_writes_nothing_plain_to_a_sealed_run(engine: &En
     }
     let (cx, without_keys) = (engine.sealed().await, engine.plain().await);
     let worker = worked(&cx, 3).await;
-    let claim = cx.start_call(&worker, "pay", Policy::Probe).await;
+    let claim = cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
     let before = cx.run_of(&worker).await;
     // Among other commits, which share its statements.
     let mut commits = Vec::new();
