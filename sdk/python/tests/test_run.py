@@ -31,12 +31,12 @@ def test_a_fresh_run_attaches_with_the_token_and_then_uses_its_instance_secret(g
 def test_a_resumed_run_continues_at_the_next_turn_with_its_channels(gateway: ScriptedGateway) -> None:
     log = {"list": [{"json": 1}, {"json": "a"}]}
     state = {"state": {"value": {"json": {"n": 7}}}, "log": log, "none": {"list": []}}
-    gateway.script["attach"] = [attached(decision="resume", head={**HEAD, "turn": 7}, state=state)]
+    gateway.script["attach"] = [attached(decision="resume", branch=2, head={**HEAD, "turn": 7}, state=state)]
     code, out, _ = gateway.run("""
         run = Run.attach()
-        print(run.turn, run.planned, run.state, run.channels["log"], run.channels["none"])
+        print(run.turn, run.planned, run.branch, run.state, run.channels["log"], run.channels["none"])
     """)
-    assert (code, out) == (0, "8 False {'n': 7} [1, 'a'] []\n")
+    assert (code, out) == (0, "8 False 2 {'n': 7} [1, 'a'] []\n")
 
 
 def test_an_open_turn_is_resumed_after_its_plan(gateway: ScriptedGateway) -> None:

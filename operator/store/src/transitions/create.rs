@@ -212,5 +212,6 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         open_calls_bytes: None,
         open_calls_turn: None,
         own_open_calls: 0,
+        rewinds: 0,
     }
 }

@@ -37,6 +37,8 @@ class Run:
     """Number of this attempt, from 1."""
     decision: str
     """`fresh`: begin at turn 1. `resume`: continue after `head`."""
+    branch: int
+    """How often the run was rewound. Put it into the id of a call that shall be made again after a rewind."""
     warnings: list[dict[str, Any]]
     """What to log at the start: each has a `code` and a `message`."""
     head: dict[str, Any] | None
@@ -207,7 +209,7 @@ class Run:
     def _take_over(self, answer: dict[str, Any]) -> None:
         """Reads where to go on from the answer to attach. A state too large for that answer is fetched."""
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
-        self.warnings, self.head = answer["warnings"], answer.get("head")
+        self.branch, self.warnings, self.head = answer["branch"], answer["warnings"], answer.get("head")
         self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
         self.planned, self.turn = False, 1
         if self.head:

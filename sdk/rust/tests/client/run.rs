@@ -42,9 +42,9 @@ fn a_fresh_run_attaches_with_its_token_and_then_uses_its_instance() {
 #[test]
 fn a_resumed_run_continues_at_the_next_turn_with_its_channels() {
     let state = json!({"state": {"value": {"json": 7}}, "log": {"list": [{"json": 1}, {"json": 2}]}});
-    let resumed = json!({"decision": "resume", "head": head(7, "result"), "state": state});
+    let resumed = json!({"decision": "resume", "branch": 2, "head": head(7, "result"), "state": state});
     let run = Gateway::new().on("attach", [attached(resumed)]).attach();
-    assert_eq!((run.turn(), run.planned()), (8, false));
+    assert_eq!((run.turn(), run.planned(), run.branch()), (8, false, 2));
     assert_eq!(run.state::<i32>().unwrap(), Some(7));
     assert_eq!(run.list::<i32>("log").unwrap(), [1, 2]);
     assert!(run.list::<i32>("other").unwrap().is_empty());

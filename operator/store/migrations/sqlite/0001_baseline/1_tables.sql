@@ -80,6 +80,8 @@ CREATE TABLE runs (
     open_calls_turn  INTEGER,
     -- Calls with the policy `probe` or `ask` that the current attempt has started and that have no outcome.
     own_open_calls INTEGER NOT NULL DEFAULT 0,
+    -- How often the run was rewound. Workers receive it as `branch`.
+    rewinds INTEGER NOT NULL DEFAULT 0,
 
     recovery_attempts            INTEGER NOT NULL,
     recovery_attempts_base       INTEGER NOT NULL,
