@@ -11,7 +11,8 @@ mod table;
 
 pub(crate) use attempt_row::AttemptRow;
 pub(crate) use call_row::{
-    CallRow, decode_payload, encode_payload, has_other_arguments, key_refused_message, other_arguments_message,
+    CallRow, decode_payload, encode_payload, has_other_arguments, key_refused_message,
+    other_arguments_message,
 };
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
 pub(crate) use deadlines::ClockSql;

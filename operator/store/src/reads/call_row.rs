@@ -160,7 +160,11 @@ fn is_same_value(one: &str, other: &str) -> bool {
 /// The answer to a worker whose claim has other arguments than the call.
 pub(crate) fn other_arguments_message(call: &CallRow, is_undone: bool) -> String {
     let CallRow { id, turn, .. } = call;
-    let undone = if is_undone { format!(" and was first seen in turn {turn}, which a rewind undid") } else { String::new() };
+    let undone = if is_undone {
+        format!(" and was first seen in turn {turn}, which a rewind undid")
+    } else {
+        String::new()
+    };
     format!(
         "call {id:?} has other arguments{undone}; claim it with its own arguments or without any, and give another effect \
          another id"
