@@ -243,6 +243,7 @@ pub async fn commit_turns(store: &dyn Store, run: RunId, pod: &str, turns: i32) 
             base: None,
             events: Vec::new(),
             calls: Vec::new(),
+            open_calls: Vec::new(),
             records: Vec::new(),
             usage: Usage::default(),
             trigger: None,

@@ -79,6 +79,7 @@ mod tests {
             base,
             events: Vec::new(),
             calls: Vec::new(),
+            open_calls: Vec::new(),
             records: Vec::new(),
             usage: Usage::default(),
             trigger: None,

@@ -80,6 +80,7 @@ mod tests {
             base: None,
             events: Vec::new(),
             calls: Vec::new(),
+            open_calls: Vec::new(),
             records: Vec::new(),
             usage: Usage::default(),
             trigger: None,

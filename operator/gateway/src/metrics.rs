@@ -187,7 +187,7 @@ fn commit_outcome(committed: &Committed) -> &'static str {
         Committed::Conflict { .. } => "conflict",
         Committed::Fenced { .. } => "fenced",
         Committed::Finished => "finished",
-        Committed::UnsettledCalls => "unsettled-calls",
+        Committed::UnsettledCalls | Committed::OpenCalls => "unsettled-calls",
         Committed::TooLarge | Committed::CallsTooLarge => "too-large",
         Committed::NotFound => "not-found",
     }

@@ -97,6 +97,14 @@ impl ApiProblem {
         )
     }
 
+    pub(crate) fn open_calls() -> Self {
+        Self::new(
+            Code::UnsettledCalls,
+            "a call that this attempt has started, with the policy probe or ask, has no outcome; complete it, or name it \
+             in openCalls of the boundary; a finish needs the outcome of every such call",
+        )
+    }
+
     pub(crate) fn state_too_large() -> Self {
         Self::new(
             Code::TooLarge,
@@ -235,6 +243,7 @@ pub(crate) fn commit_response(
         Committed::Fenced { committed } => return Err(ApiProblem::fenced_commit(committed)),
         Committed::Finished => return Err(ApiProblem::finished()),
         Committed::UnsettledCalls => return Err(ApiProblem::unsettled_calls()),
+        Committed::OpenCalls => return Err(ApiProblem::open_calls()),
         Committed::TooLarge => return Err(ApiProblem::state_too_large()),
         Committed::CallsTooLarge => return Err(ApiProblem::calls_too_large()),
         Committed::NotFound => return Err(ApiProblem::no_such_run()),

@@ -45,7 +45,8 @@ pub enum Claimed {
     Done(Box<dalsegno_protocol::Call>),
     /// The outcome of the call is unknown.
     Uncertain(Box<dalsegno_protocol::Call>),
-    /// The call is new and has no key, or its key or policy differs from the one that it was planned or claimed with.
+    /// The call is new and has no key, or its key, policy or arguments differ from those that it was planned or claimed
+    /// with.
     Invalid(String),
     /// The open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
     TooLarge,

@@ -109,6 +109,9 @@ pub struct RunRecord {
     pub head: Option<HeadRow>,
     /// The highest turn that was ever committed. After a rewind it is above the head's turn.
     pub highest_turn: i32,
+    /// How often the run was rewound.
+    #[serde(default)]
+    pub rewinds: i32,
     /// The counters of recovery.
     pub counters: Counters,
     /// The last `resetGeneration` that was granted, or the value at creation.

@@ -56,6 +56,8 @@ pub struct Commit {
     pub events: Vec<Box<RawValue>>,
     /// Calls that this turn plans to make.
     pub calls: Vec<PlannedCall>,
+    /// Calls of this attempt that may stay without an outcome, by id.
+    pub open_calls: Vec<String>,
     /// Changes of records, applied with the boundary.
     pub records: Vec<RecordOp>,
     /// The usage of this boundary.
@@ -87,6 +89,9 @@ pub enum Committed {
     Finished,
     /// Calls of an earlier attempt are unsettled.
     UnsettledCalls,
+    /// A call of this attempt with the policy `probe` or `ask` has no outcome, and the boundary does not name it or is a
+    /// finish.
+    OpenCalls,
     /// The state would exceed [`dalsegno_protocol::Limits::STATE_BYTES`].
     TooLarge,
     /// With the planned calls the open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].

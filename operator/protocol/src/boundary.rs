@@ -48,6 +48,14 @@ pub struct CommitRequest {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub calls: Vec<PlannedCall>,
+    /// Ids of the calls that this attempt has started and that have no outcome yet. Without it a commit is refused while
+    /// such a call has the policy `probe` or `ask`. A finish is refused even with it.
+    #[serde(
+        default,
+        deserialize_with = "bounded::list::<{ Limits::CALLS }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub open_calls: Vec<String>,
     /// Changes of records. They are committed with the boundary or not at all.
     #[serde(
         default,

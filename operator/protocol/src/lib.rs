@@ -75,6 +75,8 @@ pub struct AttachResponse {
     pub attempt: i32,
     /// Whether the run has a committed boundary.
     pub decision: Decision,
+    /// How often the run was rewound. Turns of the same number on two branches are different turns.
+    pub branch: i32,
     /// The head; absent for a fresh run. The next turn is `head.turn` if the head's boundary is `plan`, else `head.turn
     /// + 1`.
     #[serde(skip_serializing_if = "Option::is_none")]

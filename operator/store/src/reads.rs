@@ -10,7 +10,10 @@ mod run_row;
 mod table;
 
 pub(crate) use attempt_row::AttemptRow;
-pub(crate) use call_row::{CallRow, decode_payload, encode_payload, key_refused_message};
+pub(crate) use call_row::{
+    CallRow, decode_payload, encode_payload, has_other_arguments, key_refused_message,
+    other_arguments_message,
+};
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
 pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};

@@ -55,7 +55,9 @@ pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use settings::{SetDeadlines, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
-pub(crate) use worker::{commit_receipt, has_capability, has_unsettled, renew_lease, report_cancel};
+pub(crate) use worker::{
+    commit_receipt, has_capability, has_unsettled, needs_outcome, renew_lease, report_cancel,
+};
 
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, LiveBoundary, RunRows};

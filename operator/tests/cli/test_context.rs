@@ -156,6 +156,7 @@ pub fn turn(run: RunId, turn: i32, ops: &str) -> Commit {
         base: None,
         events: Vec::new(),
         calls: Vec::new(),
+        open_calls: Vec::new(),
         records: Vec::new(),
         usage: Usage::default(),
         trigger: None,

@@ -40,8 +40,8 @@ NO_ANSWER = Answer(0, b"")
 
 
 def attached(**more: Any) -> Answer:
-    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "unsettledCalls": [], "completedCalls": []}
-    return Answer(200, {**fresh, "approval": None, "warnings": [], "heartbeatSeconds": 60, **FLAGS, **more})
+    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "approval": None}
+    return Answer(200, {**fresh, "unsettledCalls": [], "completedCalls": [], "warnings": [], "heartbeatSeconds": 60, **FLAGS, **more})
 
 
 def ok(**more: Any) -> Answer:

@@ -31,12 +31,12 @@ def test_a_fresh_run_attaches_with_the_token_and_then_uses_its_instance_secret(g
 def test_a_resumed_run_continues_at_the_next_turn_with_its_channels(gateway: ScriptedGateway) -> None:
     log = {"list": [{"json": 1}, {"json": "a"}]}
     state = {"state": {"value": {"json": {"n": 7}}}, "log": log, "none": {"list": []}}
-    gateway.script["attach"] = [attached(decision="resume", head={**HEAD, "turn": 7}, state=state)]
+    gateway.script["attach"] = [attached(decision="resume", branch=2, head={**HEAD, "turn": 7}, state=state)]
     code, out, _ = gateway.run("""
         run = Run.attach()
-        print(run.turn, run.planned, run.state, run.channels["log"], run.channels["none"])
+        print(run.turn, run.planned, run.branch, run.state, run.channels["log"], run.channels["none"])
     """)
-    assert (code, out) == (0, "8 False {'n': 7} [1, 'a'] []\n")
+    assert (code, out) == (0, "8 False 2 {'n': 7} [1, 'a'] []\n")
 
 
 def test_an_open_turn_is_resumed_after_its_plan(gateway: ScriptedGateway) -> None:
@@ -69,7 +69,7 @@ def test_a_plan_names_its_calls_and_a_result_can_finish_the_run(gateway: Scripte
     gateway.script["turns/1"] = [committed(1)]
     code, out, _ = gateway.run("""
         run = Run.attach()
-        run.commit(1, plan=True, calls=[{"id": "turn-1", "policy": "ask"}])
+        run.commit(1, plan=True, calls=[{"id": "turn-1", "policy": "ask"}], open_calls=["slow", "slower"])
         print(run.turn, run.planned)
         stuck = {"outcome": "failed", "reason": "Stuck"}
         run.commit(1, channels={"append": {"log": [1, None]}, "set": {"n": 2}}, finish=stuck)
@@ -78,6 +78,7 @@ def test_a_plan_names_its_calls_and_a_result_can_finish_the_run(gateway: Scripte
     assert (code, out) == (0, "1 True\n2 False\n")
     plan, result = json.loads(gateway.bodies("turns/1/plan")[0]), json.loads(gateway.bodies("turns/1")[0])
     assert plan["calls"] == [{"id": "turn-1", "policy": "ask", "key": "r1:turn-1"}]
+    assert plan["openCalls"] == ["slow", "slower"] and "openCalls" not in result
     assert result["channels"] == {"append": {"log": [{"json": 1}, {"json": None}]}, "set": {"n": {"json": 2}}}
     assert result["outcome"] == {"finish": {"outcome": "failed", "reason": "Stuck"}}
 

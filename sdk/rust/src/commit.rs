@@ -35,6 +35,7 @@ impl Commit {
             channels: None,
             events: Vec::new(),
             calls: Vec::new(),
+            open_calls: Vec::new(),
             records: Vec::new(),
             usage: Usage::default(),
             trigger: None,
@@ -97,6 +98,13 @@ impl Commit {
         let (id, key) = (id.to_owned(), key.unwrap_or_default().to_owned());
         self.request.calls.push(PlannedCall { id, policy, key, arguments });
         Ok(self)
+    }
+
+    /// Names a started call of this attempt that may stay without an outcome. Without it the boundary is refused while a
+    /// call with the policy `probe` or `ask` has none. A finish is refused even with it.
+    pub fn open_call(mut self, id: &str) -> Self {
+        self.request.open_calls.push(id.to_owned());
+        self
     }
 
     /// Sets what this boundary spent.

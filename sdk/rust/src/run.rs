@@ -53,6 +53,12 @@ impl Run {
         self.attached.attempt
     }
 
+    /// How often the run was rewound before this attempt. Put it into the id of a call that shall be made again after a
+    /// rewind.
+    pub fn branch(&self) -> i32 {
+        self.attached.branch
+    }
+
     /// Whether anything was committed before this attempt.
     pub fn decision(&self) -> Decision {
         self.attached.decision

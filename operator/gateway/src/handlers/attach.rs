@@ -130,6 +130,7 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         run: format!("{}/{}", record.namespace, record.name),
         attempt: record.attempt.number,
         decision: if head.is_some() { Decision::Resume } else { Decision::Fresh },
+        branch: record.rewinds,
         head,
         state,
         unsettled_calls,

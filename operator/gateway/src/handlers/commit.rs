@@ -67,6 +67,7 @@ async fn commit(
         base: if full { gateway.delta_bases.base_of(worker.run) } else { None },
         events: request.events,
         calls: request.calls,
+        open_calls: request.open_calls,
         records: request.records,
         usage: request.usage,
         trigger: request.trigger,

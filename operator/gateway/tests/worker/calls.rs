@@ -59,7 +59,7 @@ async fn results_too_large_for_an_attach_are_refused_and_smaller_ones_accepted()
     assert_eq!((refused.status, refused.code().as_str()), (413, "TOO_LARGE"));
     assert!(refused.detail().contains("1024 bytes"), "{}", refused.detail());
     let planned = json!([{ "id": "c6", "policy": "probe", "key": "k", "arguments": "x".repeat(10 << 20) }]);
-    let plan = json!({ "commitId": Uuid::from_u128(1), "calls": planned }).to_string();
+    let plan = json!({ "commitId": Uuid::from_u128(1), "calls": planned, "openCalls": ["c5"] }).to_string();
     assert_eq!(ctx.post("turns/1/plan", plan).await.code(), "TOO_LARGE");
     ctx.post("calls/c5/complete", complete(5, "completed", json!({ "record": "c5" }))).await.ok();
     ctx.lose_pod(1).await;
@@ -151,6 +151,31 @@ async fn the_next_attempt_claims_an_unsettled_call_with_the_stored_key() {
     assert_eq!((&go["verdict"], &go["call"]["key"]), (&json!("go"), &json!("k-1")));
     ctx.post_as(SECOND, "calls/pay/complete", complete(3, "completed", json!(1))).await.ok();
     ctx.post_as(SECOND, "turns/1", commit(1, "1")).await.ok();
+}
+
+#[tokio::test]
+async fn a_boundary_names_the_open_calls_that_it_passes_and_a_finish_passes_none() {
+    let ctx = TestContext::attached().await;
+    let boundary = |id: u128, more: Value| {
+        let mut body = json!({ "commitId": Uuid::from_u128(id), "state": 1 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body.to_string()
+    };
+    let finish = json!({ "outcome": "succeeded" });
+    ctx.post("calls/pay/claim", claim(1, "ask", Some("k-1"))).await.ok();
+    for (path, body) in [
+        ("turns/1/plan", boundary(2, json!({}))),
+        ("turns/1", boundary(3, json!({ "openCalls": ["ship"] }))),
+        ("turns/1", boundary(4, json!({ "openCalls": ["pay"], "outcome": { "finish": finish } }))),
+        ("finish", json!({ "commitId": Uuid::from_u128(5), "finish": finish }).to_string()),
+    ] {
+        let refused = ctx.post(path, body.clone()).await;
+        assert_eq!((refused.status, refused.code().as_str()), (409, "UNSETTLED_CALLS"), "{body}");
+        assert!(refused.detail().contains("openCalls"), "{}", refused.detail());
+    }
+    ctx.post("turns/1", boundary(6, json!({ "openCalls": ["pay"] }))).await.ok();
+    ctx.post("calls/pay/complete", complete(1, "completed", json!(1))).await.ok();
+    ctx.post("turns/2", boundary(7, json!({ "outcome": { "finish": finish } }))).await.ok();
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ async fn a_cached_state_that_was_rewound_is_not_used_as_delta_base() {
     let rewound = ctx.store.rewind(ctx.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     ctx.record_pod(3, "pod-3", Some(accepted())).await;
-    ctx.attach("pod-3", INSTANCE).await.ok();
+    assert_eq!(ctx.attach("pod-3", INSTANCE).await.ok()["branch"], 1);
     commit_plan(&ctx, 3).await;
     assert_state(&ctx, 2).await;
     commit_full(&ctx, 3).await;

@@ -118,7 +118,11 @@ fn calls(round: u128) -> Vec<Call> {
         get("records?space=s"),
         get("export"),
         post(Working, "heartbeat", Value::Null),
-        post(Working, "calls/new/claim", json!({ "claimId": id(round, 1), "policy": "ask", "key": "k" })),
+        post(
+            Working,
+            "calls/new/claim",
+            json!({ "claimId": id(round, 1), "policy": "readOnly", "key": "k" }),
+        ),
         post(Working, "calls/pay/complete", json!({ "claimId": id(0, 1), "outcome": "completed" })),
         post(Unsettled, "calls/pay/settle", json!({ "outcome": "completed", "reason": "mine" })),
         post(Working, "records", json!({ "batchId": id(round, 2), "operations": [delete] })),

@@ -7,15 +7,20 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::row::{enum_str, parse_enum, without_nul};
 use crate::db_error::{DbError, DbResult};
-use crate::reads::key_refused_message;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
+use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
 use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
+use dalsegno_model::audit::kind;
 use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle};
 
 const CLAIM: &str =
     "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+
+/// Whether a rewind undid the turn of a call. The parameters are the run, and when the call was first seen and its turn.
+const IS_UNDONE: &str = "SELECT EXISTS (SELECT FROM audit WHERE run = $1 AND kind = $2 AND at >= $3 \
+     AND (detail::jsonb #>> '{to,turn}')::integer < $4)";
 
 const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
@@ -48,21 +53,17 @@ impl Postgres {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
-        let digests = cipher.call_digests(&claim.id);
-        let query = sqlx::query(CLAIM)
-            .bind(claim.run)
-            .bind(claim.capability.as_slice())
-            .bind(without_nul(&claim.id))
-            .bind(claim.claim_id)
-            .bind(enum_str(&claim.policy)?)
-            .bind(claim.key.as_deref().map(without_nul))
-            .bind(arguments)
-            .bind(size::of_json(claim.arguments.as_deref()))
-            .bind(OPEN_CALLS_LIMIT)
-            .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
-            .bind(claim.arguments.as_deref().map(|json| digests.render(json.get())))
-            .bind(cipher.has_keys());
-        let row = self.pool.for_run(claim.run).one(query).await?;
+        let mut row = self.claim_row(claim, arguments.as_deref(), &cipher).await?;
+        if matches!(row.try_get("verdict")?, "go" | "done" | "uncertain" | "compare") {
+            let call = CallRow::read(&row)?;
+            if has_other_arguments(&call, arguments.as_deref(), &cipher)? {
+                let is_undone = self.is_undone(&call).await?;
+                return Ok(Claimed::Invalid(other_arguments_message(&call, is_undone)));
+            }
+        }
+        if row.try_get::<&str, _>("verdict")? == "compare" {
+            row = self.claim_row(claim, None, &cipher).await?;
+        }
         let id = &claim.id;
         Ok(match row.try_get("verdict")? {
             "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&cipher)?)),
@@ -80,6 +81,37 @@ impl Postgres {
             "not found" => Claimed::NotFound,
             other => return Err(DbError::unknown_value("verdict on a claim", other)),
         })
+    }
+
+    /// Sends a claim with these encoded arguments, which are the claim's or none.
+    async fn claim_row(
+        &self,
+        claim: &Claim,
+        encoded: Option<&[u8]>,
+        cipher: &PayloadCipher,
+    ) -> DbResult<PgRow> {
+        let digests = cipher.call_digests(&claim.id);
+        let arguments = claim.arguments.as_deref().filter(|_| encoded.is_some());
+        let query = sqlx::query(CLAIM)
+            .bind(claim.run)
+            .bind(claim.capability.as_slice())
+            .bind(without_nul(&claim.id))
+            .bind(claim.claim_id)
+            .bind(enum_str(&claim.policy)?)
+            .bind(claim.key.as_deref().map(without_nul))
+            .bind(encoded)
+            .bind(size::of_json(arguments))
+            .bind(OPEN_CALLS_LIMIT)
+            .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
+            .bind(arguments.map(|json| digests.render(json.get())))
+            .bind(cipher.has_keys());
+        self.pool.for_run(claim.run).one(query).await
+    }
+
+    async fn is_undone(&self, call: &CallRow) -> DbResult<bool> {
+        let query =
+            sqlx::query(IS_UNDONE).bind(call.run).bind(kind::REWOUND).bind(call.created_at).bind(call.turn);
+        Ok(self.pool.for_run(call.run).one(query).await?.try_get(0)?)
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> DbResult<Completed> {

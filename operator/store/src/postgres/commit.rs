@@ -29,7 +29,10 @@ impl Postgres {
             // The same body was stored before the run had a key: it is a duplicate and is not stored again. Only in
             // this case is the unkeyed digest sent to the database, whose log may contain it.
             (
-                Committed::Conflict { .. } | Committed::Finished | Committed::UnsettledCalls,
+                Committed::Conflict { .. }
+                | Committed::Finished
+                | Committed::UnsettledCalls
+                | Committed::OpenCalls,
                 unkeyed @ Some(_),
             ) if self.stored_digest(commit).await? == unkeyed => {
                 self.send_without_base(commit, &cipher, unkeyed).await
@@ -76,7 +79,10 @@ impl Postgres {
         unkeyed_digest: Option<Digest>,
     ) -> DbResult<Option<Committed>> {
         let proposed = Proposed::new(commit, ops, cipher, unkeyed_digest)?;
-        let has_extras = !commit.calls.is_empty() || !commit.records.is_empty() || commit.finish.is_some();
+        let has_extras = !commit.calls.is_empty()
+            || !commit.open_calls.is_empty()
+            || !commit.records.is_empty()
+            || commit.finish.is_some();
         let committed = if !has_extras && proposed.size() <= MAX_BATCHED_BYTES {
             self.batcher.commit(proposed).await?
         } else {

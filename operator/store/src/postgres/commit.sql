@@ -20,10 +20,12 @@
 -- $29 digest of the changes of records, or null  $30 their operations  $31 spaces  $32 keys  $33 entry ids  $34 values
 -- $35 sizes  $36 the changes as they came, without values  $37 bytes of the planned calls' arguments
 -- $38 digests of their keys, as the audit records them  $39 of their arguments
+-- $40 ids of calls that may stay without an outcome
 WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS idx, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
+           own_open_calls,
            cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
@@ -43,6 +45,11 @@ proposed AS (
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[idx] AS position,
+           own_open_calls
+               -- extras {
+               - CASE WHEN $21 IS NULL AND own_open_calls > 0 THEN ds_named_open_calls_v1(id, $40) ELSE 0 END
+               -- }
+               AS unnamed_calls,
            -- extras {
            CASE WHEN cardinality($25) > 0 THEN ds_open_calls_planned_v1(id, $3[idx], $25, $27, $37) END AS open_calls,
            -- }
@@ -65,6 +72,7 @@ checked AS MATERIALIZED (
                    THEN 'duplicate'
                WHEN lifecycle <> 'live' THEN 'finished'
                WHEN unsettled > 0 THEN 'unsettled'
+               WHEN unnamed_calls > 0 THEN 'open calls'
                -- After a plan comes its result; after a result, or at the start, either boundary of the next turn.
                WHEN NOT CASE
                    WHEN head_boundary = 1 THEN turn = head_turn AND boundary = 2

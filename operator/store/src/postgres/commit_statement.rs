@@ -117,6 +117,7 @@ pub(super) struct Extras {
     finish: FinishColumns,
     calls: CallColumns,
     records: RecordColumns,
+    open_calls: Vec<String>,
 }
 
 impl Extras {
@@ -125,13 +126,14 @@ impl Extras {
             finish: FinishColumns::of(commit.finish.as_ref())?,
             calls: CallColumns::of(&commit.calls, cipher)?,
             records: RecordColumns::of(&commit.records, cipher)?,
+            open_calls: commit.open_calls.iter().map(|id| without_nul(id)).collect(),
         })
     }
 }
 
 /// The statement for one boundary and its extras. It waits for the lock of the run's row. No row: there is no such run.
 pub(super) fn commit_one(one: &Proposed, extras: Extras) -> Query<'_, Postgres, PgArguments> {
-    let Extras { finish, calls, records } = extras;
+    let Extras { finish, calls, records, open_calls } = extras;
     let query = bind(&COMMIT_ONE, &[one])
         .bind(finish.outcome)
         .bind(finish.reason)
@@ -142,7 +144,12 @@ pub(super) fn commit_one(one: &Proposed, extras: Extras) -> Query<'_, Postgres, 
         .bind(calls.keys)
         .bind(calls.arguments)
         .bind(records.digest.map(Vec::from));
-    records.bind(query).bind(calls.arguments_bytes).bind(calls.key_digests).bind(calls.arguments_digests)
+    records
+        .bind(query)
+        .bind(calls.arguments_bytes)
+        .bind(calls.key_digests)
+        .bind(calls.arguments_digests)
+        .bind(open_calls)
 }
 
 /// The statement for boundaries without extras, each of another run. It waits for no lock. No row: the row of the run
@@ -211,6 +218,7 @@ pub(super) fn parse_committed(row: &PgRow) -> DbResult<Option<Committed>> {
         }
         "finished" => Committed::Finished,
         "unsettled" => Committed::UnsettledCalls,
+        "open calls" => Committed::OpenCalls,
         "too large" => Committed::TooLarge,
         "calls too large" => Committed::CallsTooLarge,
         "not found" => Committed::NotFound,

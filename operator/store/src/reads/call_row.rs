@@ -128,6 +128,49 @@ pub(crate) fn encode_payload(
     json.map(|json| cipher.seal(context, codec::encode(json.get().as_bytes()))).transpose()
 }
 
+/// Longest arguments that are compared as JSON values. Longer ones are compared as texts, which needs no memory.
+const MAX_COMPARED_VALUE: usize = 1 << 20;
+
+/// Returns whether a claim has other arguments than the call. The order of members and white space do not matter. A claim
+/// without arguments is one with the call's arguments.
+pub(crate) fn has_other_arguments(
+    call: &CallRow,
+    claimed: Option<&[u8]>,
+    cipher: &PayloadCipher,
+) -> DbResult<bool> {
+    let (Some(stored), Some(claimed)) = (call.arguments.as_deref(), claimed) else { return Ok(false) };
+    if stored == claimed {
+        return Ok(false);
+    }
+    let decode = |payload| {
+        decode_payload(Some(payload), AadContext::Arguments(&call.id), cipher)
+            .map_err(|error| error.of(format!("call {:?}", call.id)))
+    };
+    let (Some(stored), Some(claimed)) = (decode(stored)?, decode(claimed)?) else { return Ok(false) };
+    let (stored, claimed) = (stored.get(), claimed.get());
+    let is_long = stored.len().max(claimed.len()) > MAX_COMPARED_VALUE;
+    Ok(stored != claimed && (is_long || !is_same_value(stored, claimed)))
+}
+
+fn is_same_value(one: &str, other: &str) -> bool {
+    let parse = |text| serde_json::from_str::<serde_json::Value>(text).ok();
+    parse(one).is_some_and(|value| parse(other) == Some(value))
+}
+
+/// The answer to a worker whose claim has other arguments than the call.
+pub(crate) fn other_arguments_message(call: &CallRow, is_undone: bool) -> String {
+    let CallRow { id, turn, .. } = call;
+    let undone = if is_undone {
+        format!(" and was first seen in turn {turn}, which a rewind undid")
+    } else {
+        String::new()
+    };
+    format!(
+        "call {id:?} has other arguments{undone}; claim it with its own arguments or without any, and give another effect \
+         another id"
+    )
+}
+
 /// The answer to a worker that completes a call whose key its tool refused.
 pub(crate) fn key_refused_message(id: &str) -> String {
     format!("the tool refused the key of call {id:?}; only a person may settle it")

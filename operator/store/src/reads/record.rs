@@ -155,6 +155,7 @@ impl RunRows {
             past,
             head: self.head()?,
             highest_turn: run.highest_turn,
+            rewinds: run.rewinds,
             counters: run.counters(),
             observed_reset_generation: run.observed_reset_generation,
             reset_attempt: run.reset_attempt,

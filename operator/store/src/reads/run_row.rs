@@ -95,6 +95,8 @@ table! {
         state_hash: Option<Hash>,
         open_calls_bytes: Option<i64>,
         open_calls_turn: Option<i32>,
+        own_open_calls: i64,
+        rewinds: i32,
     }
 }
 

@@ -20,6 +20,14 @@ pub(super) struct Proposal {
     pub digest: BodyDigest,
 }
 
+/// Whether a boundary may leave the current attempt's own calls without an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpenCalls {
+    /// There are none, or the boundary names them all and is no finish.
+    Allowed,
+    Refused,
+}
+
 /// The decision on a commit or a batch of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
@@ -28,11 +36,17 @@ pub(super) enum Admission {
     Fenced,
     Finished,
     UnsettledCalls,
+    OpenCalls,
     Conflict,
 }
 
 /// Decides on a commit. The first condition that holds decides.
-pub(super) fn admit_commit(row: &RunRow, capability: &Digest, proposal: &Proposal) -> Admission {
+pub(super) fn admit_commit(
+    row: &RunRow,
+    capability: &Digest,
+    proposal: &Proposal,
+    open_calls: OpenCalls,
+) -> Admission {
     if !has_capability(row, capability) {
         Admission::Fenced
     } else if is_head(row, proposal) {
@@ -41,6 +55,8 @@ pub(super) fn admit_commit(row: &RunRow, capability: &Digest, proposal: &Proposa
         Admission::Finished
     } else if has_unsettled(row) {
         Admission::UnsettledCalls
+    } else if open_calls == OpenCalls::Refused {
+        Admission::OpenCalls
     } else if !is_next(row, proposal) {
         Admission::Conflict
     } else {

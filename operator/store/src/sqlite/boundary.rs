@@ -32,6 +32,8 @@ pub(super) struct PreparedCommit {
     pub events_digest: Option<Digest>,
     pub event_count: i64,
     pub calls: Vec<PlannedCall>,
+    /// Calls that may stay without an outcome.
+    pub open_calls: Vec<String>,
     pub records: Changes,
     pub usage: Usage,
     pub trigger: Option<String>,
@@ -63,6 +65,7 @@ impl PreparedCommit {
             events_digest: header::events_digest(&commit.events).map(keyed),
             event_count: commit.events.len() as i64,
             calls: commit.calls.clone(),
+            open_calls: commit.open_calls.clone(),
             records: Changes::of(&commit.records, &cipher)?,
             usage: commit.usage,
             trigger: commit.trigger.clone(),
@@ -74,7 +77,10 @@ impl PreparedCommit {
 
     /// Returns whether one statement may store it together with others: it is small, and has a boundary only.
     pub fn is_batchable(&self) -> bool {
-        let has_more = !self.calls.is_empty() || self.records.digest.is_some() || self.finish.is_some();
+        let has_more = !self.calls.is_empty()
+            || !self.open_calls.is_empty()
+            || self.records.digest.is_some()
+            || self.finish.is_some();
         !has_more && self.size() <= MAX_BATCHED_BYTES
     }
 

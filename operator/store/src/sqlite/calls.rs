@@ -13,9 +13,9 @@ use super::sqlx_types::EnumText;
 use super::{data_keys, open_calls};
 use crate::db_error::DbResult;
 use crate::keys::no_keys;
-use crate::reads::key_refused_message;
 use crate::reads::{CallRow, decode_payload, encode_payload};
-use crate::transitions::{has_capability, is_unsettled};
+use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
+use crate::transitions::{has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
@@ -57,6 +57,9 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
     if let Some(reason) = mismatch(&call, &claim) {
         return Ok(Claimed::Invalid(reason));
     }
+    if has_other_arguments(&call, claim.arguments.as_deref(), &claim.cipher)? {
+        return Ok(Claimed::Invalid(other_arguments_message(&call, is_undone(conn, &call).await?)));
+    }
     match admission::decide_claim(&row, &call, claim.claim_id) {
         ClaimDecision::Done => Ok(Claimed::Done(Box::new(call.public(&claim.cipher)?))),
         ClaimDecision::Uncertain => Ok(Claimed::Uncertain(Box::new(call.public(&claim.cipher)?))),
@@ -69,6 +72,8 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
                 if is_unsettled(&row, &call) {
                     *row.unsettled(call.policy.0) -= 1;
                 }
+                // Only `retrySameKey` and `readOnly` calls of an earlier attempt go on.
+                row.own_open_calls += needs_outcome(call.policy.0);
                 call.state = EnumText(CallState::Started);
                 call.attempt = Some(row.attempt);
                 call.claim_id = Some(claim.claim_id);
@@ -128,6 +133,7 @@ async fn first_claim(
         return Ok(Claimed::TooLarge);
     }
     call.insert(conn).await?;
+    row.own_open_calls += needs_outcome(call.policy.0);
     let mut detail = json!({
         "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
         "key": claim.cipher.call_digests(&call.id).render(&call.key),
@@ -149,6 +155,15 @@ fn mismatch(call: &CallRow, claim: &PreparedClaim) -> Option<String> {
     } else {
         None
     }
+}
+
+/// Whether a rewind undid the turn of a call.
+async fn is_undone(conn: &mut SqliteConnection, call: &CallRow) -> DbResult<bool> {
+    let query = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM audit WHERE run = ? AND kind = ? AND at >= ? AND detail ->> '$.to.turn' < ?)",
+    );
+    let query = query.bind(call.run).bind(kind::REWOUND).bind(call.created_at).bind(call.turn);
+    Ok(query.fetch_one(conn).await?)
 }
 
 /// Reads only the last entry of an index.
@@ -283,6 +298,7 @@ async fn refuse_key(
     Ok(())
 }
 
+/// Ends a call that the current attempt has started.
 async fn end_call(
     conn: &mut SqliteConnection,
     now: i64,
@@ -291,6 +307,7 @@ async fn end_call(
     state: CallState,
 ) -> DbResult<()> {
     row.keys_refused -= i64::from(call.key_refused);
+    row.own_open_calls -= needs_outcome(call.policy.0);
     call.key_refused = false;
     call.state = EnumText(state);
     call.ended_at = Some(now);

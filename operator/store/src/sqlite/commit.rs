@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
-use super::admission::{self, Admission, Proposal};
+use super::admission::{self, Admission, OpenCalls, Proposal};
 use super::audit::append;
 use super::boundary::{self, AcceptedBoundary, PreparedCommit, may_be_too_large};
 use super::calls::next_ordinal;
@@ -33,7 +33,10 @@ pub(super) async fn commit(
     let Some(row) = RunRow::load(conn, commit.run).await? else {
         return Ok(Some(Committed::NotFound));
     };
-    match admission::admit_commit(&row, &commit.capability, &commit.proposal) {
+    let named: &[String] = if commit.finish.is_some() { &[] } else { &commit.open_calls };
+    let open_calls =
+        if open_calls::are_named(conn, &row, named).await? { OpenCalls::Allowed } else { OpenCalls::Refused };
+    match admission::admit_commit(&row, &commit.capability, &commit.proposal, open_calls) {
         Admission::Accept if !matches_base(&row, commit) => Ok(None),
         Admission::Accept if may_be_too_large(&row, commit) => Ok(Some(Committed::TooLarge)),
         Admission::Accept => {
@@ -50,6 +53,7 @@ pub(super) async fn commit(
         }
         Admission::Finished => Ok(Some(Committed::Finished)),
         Admission::UnsettledCalls => Ok(Some(Committed::UnsettledCalls)),
+        Admission::OpenCalls => Ok(Some(Committed::OpenCalls)),
         Admission::Conflict => {
             Ok(Some(Committed::Conflict { head: row.head().map(|head| (head.turn, head.boundary)) }))
         }
@@ -68,7 +72,8 @@ pub(super) async fn commit_together(
     let mut accepted = Vec::with_capacity(runs.len());
     for row in RunRow::load_all(conn, &runs).await? {
         let commit = commits[&row.id];
-        let admitted = admission::admit_commit(&row, &commit.capability, &commit.proposal);
+        let open_calls = if row.own_open_calls == 0 { OpenCalls::Allowed } else { OpenCalls::Refused };
+        let admitted = admission::admit_commit(&row, &commit.capability, &commit.proposal, open_calls);
         let can_join = matches_base(&row, commit) && !may_be_too_large(&row, commit) && commit.room.exists();
         if admitted == Admission::Accept && can_join {
             accepted.push(accept(now, row, commit));

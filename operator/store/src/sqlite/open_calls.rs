@@ -42,6 +42,22 @@ pub(super) async fn add(conn: &mut SqliteConnection, row: &mut RunRow, added: i6
     Ok(true)
 }
 
+/// Returns whether these ids name every call that the current attempt has started, with the policy `probe` or `ask`, and
+/// that has no outcome.
+pub(super) async fn are_named(conn: &mut SqliteConnection, row: &RunRow, ids: &[String]) -> DbResult<bool> {
+    if row.own_open_calls == 0 || ids.is_empty() {
+        return Ok(row.own_open_calls == 0);
+    }
+    let open: Vec<String> = sqlx::query_scalar(
+        "SELECT id FROM calls WHERE run = ? AND state = 'started' AND attempt = ? AND policy IN ('probe', 'ask')",
+    )
+    .bind(row.id)
+    .bind(row.attempt)
+    .fetch_all(conn)
+    .await?;
+    Ok(open.iter().all(|id| ids.contains(id)))
+}
+
 /// Returns the bytes that a call adds to the open calls in its present state.
 pub(super) fn open_bytes(row: &RunRow, call: &CallRow) -> i64 {
     let is_open = call.state.0 == CallState::Started || call.turn == row.open_turn();

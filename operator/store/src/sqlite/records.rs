@@ -74,7 +74,8 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Prepared
         Admission::Duplicate => return Ok(Written::Duplicate),
         Admission::Fenced => return Ok(Written::Fenced),
         Admission::Finished => return Ok(Written::Finished),
-        Admission::UnsettledCalls => return Ok(Written::UnsettledCalls),
+        // A batch may pass the attempt's own open calls.
+        Admission::UnsettledCalls | Admission::OpenCalls => return Ok(Written::UnsettledCalls),
         Admission::Conflict => return Ok(Written::Conflict),
     }
     let after_plan = row.head().is_some_and(|head| head.boundary == Boundary::Plan);

@@ -218,5 +218,7 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         state_hash: None,
         open_calls_bytes: None,
         open_calls_turn: None,
+        own_open_calls: 0,
+        rewinds: 0,
     }
 }

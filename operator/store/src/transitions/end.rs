@@ -44,6 +44,7 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
         *change.run().unsettled(policy) = change.started(policy);
     }
     let run = change.run();
+    run.own_open_calls = 0;
     run.attempt_state = EnumText(AttemptState::Ended);
     run.set_counters(count(run.counters(), class, progress));
     fence(change);

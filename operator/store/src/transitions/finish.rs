@@ -43,6 +43,8 @@ impl Transition for Finish {
             Some(Committed::Finished)
         } else if has_unsettled(run) {
             Some(Committed::UnsettledCalls)
+        } else if run.own_open_calls > 0 {
+            Some(Committed::OpenCalls)
         } else {
             None
         };

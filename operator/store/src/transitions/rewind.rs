@@ -59,6 +59,7 @@ impl Transition for Rewind {
         let position = change.row().head_position;
         change.run().set_head(target, position);
         change.run().records_digest = None;
+        change.run().rewinds += 1;
         change.notify();
         let detail = json!({
             "from": from.map(|from| boundary_json(from.turn, from.boundary, &from.hash)),

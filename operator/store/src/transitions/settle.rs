@@ -4,7 +4,7 @@
 use dalsegno_protocol::{CallState, Limits, Policy, RawValue};
 use serde_json::json;
 
-use super::worker::has_capability;
+use super::worker::{has_capability, needs_outcome};
 use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, EnumText, RunRow, decode_payload, encode_payload};
@@ -127,6 +127,8 @@ impl Transition for SettleCall {
         run.keys_refused -= i64::from(before.key_refused);
         if is_unsettled {
             *run.unsettled(before.policy.0) -= 1;
+        } else {
+            run.own_open_calls -= needs_outcome(before.policy.0);
         }
         change.notify();
         let mut detail = json!({

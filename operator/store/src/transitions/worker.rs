@@ -1,5 +1,6 @@
 //! Checks and changes that the calls of workers share: for the rules, and for SQLite's hot statements.
 
+use dalsegno_protocol::Policy;
 use uuid::Uuid;
 
 use crate::reads::{Hash, RunRow};
@@ -14,6 +15,12 @@ pub(crate) fn has_capability(run: &RunRow, capability: &Digest) -> bool {
 /// Whether calls with an unknown outcome block a commit. Calls with the policy `readOnly` block nothing.
 pub(crate) fn has_unsettled(run: &RunRow) -> bool {
     run.unsettled_retry_same_key + run.unsettled_probe + run.unsettled_ask + run.keys_refused > 0
+}
+
+/// How many calls with this policy count as open while the current attempt has started them: 1 or 0. A call with another
+/// policy is run again if its outcome is unknown, so it blocks nothing.
+pub(crate) fn needs_outcome(policy: Policy) -> i64 {
+    i64::from(matches!(policy, Policy::Probe | Policy::Ask))
 }
 
 /// Whether the run was finished by this call: the same commit id and the same body.

@@ -207,10 +207,11 @@ async fn every_step_of_a_call_is_recorded_once(cx: &TestContext) {
     }
     cx.claim(&worker.claim("pay", Policy::Probe)).await.unwrap();
     cx.settle(&person_settles(worker.run, "pay")).await.unwrap();
-    ok(cx.commit(&worker.result(1)).await.unwrap());
+    let open_calls = vec!["fresh".to_owned()];
+    ok(cx.commit(&Commit { open_calls: open_calls.clone(), ..worker.result(1) }).await.unwrap());
     // Of this plan's calls one was planned for an earlier turn and the other has ended: only `late` is new.
     let calls = vec![planned("pay", Policy::Probe), planned("late", Policy::Ask)];
-    let plan = Commit { calls, ..worker.plan(2) };
+    let plan = Commit { calls, open_calls, ..worker.plan(2) };
     ok(cx.commit(&plan).await.unwrap());
     let rest = ["planned", "claimed", "claimed", "claimed", "completed", "failed", "planned"];
     let rest = rest.map(|it| format!("{it} by worker"));

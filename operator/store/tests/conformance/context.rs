@@ -202,6 +202,7 @@ impl Worker {
             base: None,
             events: Vec::new(),
             calls: Vec::new(),
+            open_calls: Vec::new(),
             records: Vec::new(),
             usage: Usage::default(),
             trigger: None,

@@ -105,7 +105,7 @@ async fn a_finish_waits_for_unsettled_calls(cx: &TestContext) {
 
 async fn nothing_is_accepted_after_the_finish(cx: &TestContext) {
     let worker = cx.worker().await;
-    let claim = cx.start_call(&worker, "pay", Policy::Probe).await;
+    let claim = cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
     ok(cx.finish(&worker.finish()).await.unwrap());
     assert_eq!(cx.commit(&worker.result(1)).await.unwrap(), Committed::Finished);
     let claimed = cx.claim(&worker.claim("ship", Policy::Probe)).await.unwrap();

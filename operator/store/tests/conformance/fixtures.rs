@@ -138,6 +138,7 @@ pub fn resend(commit: &Commit) -> Commit {
         base: commit.base.clone(),
         events: commit.events.clone(),
         calls: commit.calls.clone(),
+        open_calls: commit.open_calls.clone(),
         records: commit.records.clone(),
         usage: commit.usage,
         trigger: commit.trigger.clone(),

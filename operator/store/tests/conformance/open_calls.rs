@@ -100,7 +100,8 @@ async fn calls_of_an_earlier_attempt_count_until_they_are_settled(cx: &TestConte
         let claim = Claim { arguments: Some(text(LARGE)), ..worker.claim(id, Policy::Probe) };
         assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_)));
     }
-    cx.commit_turn(&worker, 1).await;
+    let commit = Commit { open_calls: vec!["a".into(), "b".into()], ..worker.result(1) };
+    ok(cx.commit(&commit).await.unwrap());
     let worker = cx.next_worker(&worker).await;
     let large = Claim { arguments: Some(text(3 << 20)), ..worker.claim("c", Policy::Probe) };
     assert!(matches!(cx.claim(&large).await.unwrap(), Claimed::TooLarge), "in any turn");

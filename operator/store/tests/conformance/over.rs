@@ -49,7 +49,7 @@ async fn over(cx: &TestContext, way: Way) -> (NewRun, Worker) {
     let worker = cx.start_worker(&cx.create(&new).await).await;
     cx.commit_turn(&worker, 1).await;
     cx.commit_turn(&worker, 2).await;
-    cx.start_call(&worker, "pay", Policy::Ask).await;
+    cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
     match way {
         Way::FinishedByWorker => drop(ok(cx.finish(&worker.finish()).await.unwrap())),
         Way::FinishedByOperator => {

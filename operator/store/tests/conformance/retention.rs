@@ -125,7 +125,7 @@ async fn a_step_drops_a_limited_number_of_bytes(cx: &TestContext) {
         cx.commit_large_turn(&worker, turn, 6 << 20).await;
     }
     let arguments = Some(json(&format!("{:?}", noise(4, 6 << 20))));
-    cx.claim(&Claim { arguments, ..worker.claim("pay", Policy::Probe) }).await.unwrap();
+    cx.claim(&Claim { arguments, ..worker.claim("pay", Policy::RetrySameKey) }).await.unwrap();
     ok(cx.finish(&worker.finish()).await.unwrap());
     keep(cx, worker.run, 0).await;
     let mut steps = Vec::new();

@@ -62,6 +62,7 @@ async fn the_run_continues_from_the_rewinds_target(cx: &TestContext) {
     assert_eq!((head.turn, head.boundary, head.epoch, head.attempt), (1, Boundary::Result, 1, 1));
     assert_eq!(head.position, 3, "positions never go back");
     assert_eq!((run.highest_turn, run.epoch), (3, before.epoch + 1));
+    assert_eq!((before.rewinds, run.rewinds), (0, 1));
     assert_eq!((run.attempt.number, run.attempt.state), (2, AttemptState::Reserved));
     assert_eq!((run.attempt.epoch, run.attempt.turn_at_start), (run.epoch, 1));
     assert_eq!((run.counters, run.usage), (before.counters, before.usage));

@@ -312,9 +312,11 @@ async fn calls_are_checked_against_the_rows_left_after_pruning(engine: &Engine) 
     engine.cx.prune_audit(&to(worker.run, before)).await.unwrap();
     assert_eq!(after("CREATE TABLE kept AS SELECT * FROM calls").await, [""; 0]);
     engine.cx.start_call(&worker, "z", Policy::Ask).await;
-    ok(engine.cx.commit(&worker.result(3)).await.unwrap());
+    let open_calls = vec!["z".to_owned()];
+    let result = Commit { open_calls: open_calls.clone(), ..worker.result(3) };
+    ok(engine.cx.commit(&result).await.unwrap());
     let calls = vec![planned("Y", Policy::Ask)];
-    ok(engine.cx.commit(&Commit { calls, ..worker.plan(4) }).await.unwrap());
+    ok(engine.cx.commit(&Commit { calls, open_calls, ..worker.plan(4) }).await.unwrap());
     assert_eq!(after("DROP TABLE kept").await, [""; 0]);
     let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
     engine.cx.prune_audit(&to(worker.run, &last)).await.unwrap();

@@ -71,7 +71,7 @@ async fn a_plain_commit_is_still_a_duplicate_despite_unsettled_calls(engine: &En
     let plain = engine.plain().await;
     let worker = plain.worker().await;
     let (commit, records) = (turn(&worker, 1), batch(&worker));
-    let claim = plain.start_call(&worker, "pay", Policy::Probe).await;
+    let claim = plain.start_call(&worker, "pay", Policy::RetrySameKey).await;
     plain.commit(&commit).await.unwrap();
     plain.write_records(&records).await.unwrap();
     let refused = Complete { outcome: CompleteOutcome::KeyRefused, ..worker.complete(&claim) };
@@ -240,7 +240,7 @@ async fn a_process_without_keys_writes_nothing_plain_to_a_sealed_run(engine: &En
     }
     let (cx, without_keys) = (engine.sealed().await, engine.plain().await);
     let worker = worked(&cx, 3).await;
-    let claim = cx.start_call(&worker, "pay", Policy::Probe).await;
+    let claim = cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
     let before = cx.run_of(&worker).await;
     // Among other commits, which share its statements.
     let mut commits = Vec::new();

@@ -248,7 +248,8 @@ async fn effects_of_undone_turns_are_listed(engine: &Engine) {
         }
         let claim = cx.start_call(&worker, id, policy).await;
         cx.complete(&worker.complete(&claim)).await.unwrap();
-        cx.commit_turn(&worker, turn).await;
+        let open_calls = ["slow", "late"].map(str::to_owned).to_vec();
+        ok(cx.commit(&Commit { open_calls, ..worker.result(turn) }).await.unwrap());
     }
     cx.start_call(&worker, "begun", Policy::RetrySameKey).await;
     cx.start_call(&worker, "looking", Policy::ReadOnly).await;

@@ -37,6 +37,8 @@ class Run:
     """Number of this attempt, from 1."""
     decision: str
     """`fresh`: begin at turn 1. `resume`: continue after `head`."""
+    branch: int
+    """How often the run was rewound. Put it into the id of a call that shall be made again after a rewind."""
     warnings: list[dict[str, Any]]
     """What to log at the start: each has a `code` and a `message`."""
     head: dict[str, Any] | None
@@ -106,6 +108,7 @@ class Run:
         calls: Iterable[Mapping[str, Any]] = (),
         finish: Mapping[str, Any] | None = None,
         records: Operations = (),
+        open_calls: Iterable[str] = (),
     ) -> dict[str, Any]:
         """Commits a boundary of `turn`, its result or its `plan`; returns the gateway's answer once it is durable.
 
@@ -118,6 +121,8 @@ class Run:
         calls: the calls of a plan: `[{"id", "policy", "arguments"}]`, each with a `"key"` if it shall have its own.
         finish: ends the run: `{"outcome": "succeeded" | "failed", "reason", "message", "output"}`.
         records: operations, as `write_records` takes them, that are applied with the boundary or not at all.
+        open_calls: ids of started calls of this attempt that may stay without an outcome. Without them the boundary is
+            refused while a call with the policy `probe` or `ask` has none. A finish is refused even with them.
         """
         answer = self._transport.send(
             f"turns/{turn}/plan" if plan else f"turns/{turn}",
@@ -129,6 +134,7 @@ class Run:
                 "usage": usage,
                 "records": _records.encode(records),
                 "calls": self._calls.with_keys(calls),
+                "openCalls": list(open_calls) or None,
                 "outcome": finish and {"finish": finish},
             },
         )
@@ -203,7 +209,7 @@ class Run:
     def _take_over(self, answer: dict[str, Any]) -> None:
         """Reads where to go on from the answer to attach. A state too large for that answer is fetched."""
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
-        self.warnings, self.head = answer["warnings"], answer.get("head")
+        self.branch, self.warnings, self.head = answer["branch"], answer["warnings"], answer.get("head")
         self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
         self.planned, self.turn = False, 1
         if self.head:

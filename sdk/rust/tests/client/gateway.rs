@@ -161,7 +161,7 @@ pub fn flags(more: Value) -> Answer {
 /// An answer to an attach, fresh unless these fields say otherwise.
 pub fn attached(more: Value) -> Answer {
     let fresh = json!({
-        "run": "demo/first", "attempt": 1, "decision": "fresh", "unsettledCalls": [], "completedCalls": [],
+        "run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "unsettledCalls": [], "completedCalls": [],
         "approval": null, "warnings": [], "heartbeatSeconds": 1,
     });
     flags(merged(fresh, more))

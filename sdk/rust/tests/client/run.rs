@@ -42,9 +42,9 @@ fn a_fresh_run_attaches_with_its_token_and_then_uses_its_instance() {
 #[test]
 fn a_resumed_run_continues_at_the_next_turn_with_its_channels() {
     let state = json!({"state": {"value": {"json": 7}}, "log": {"list": [{"json": 1}, {"json": 2}]}});
-    let resumed = json!({"decision": "resume", "head": head(7, "result"), "state": state});
+    let resumed = json!({"decision": "resume", "branch": 2, "head": head(7, "result"), "state": state});
     let run = Gateway::new().on("attach", [attached(resumed)]).attach();
-    assert_eq!((run.turn(), run.planned()), (8, false));
+    assert_eq!((run.turn(), run.planned(), run.branch()), (8, false, 2));
     assert_eq!(run.state::<i32>().unwrap(), Some(7));
     assert_eq!(run.list::<i32>("log").unwrap(), [1, 2]);
     assert!(run.list::<i32>("other").unwrap().is_empty());
@@ -230,16 +230,20 @@ fn a_plan_names_its_calls_and_a_result_may_finish_the_run() {
     let gateway =
         Gateway::new().on("turns/1/plan", [committed(1, "plan")]).on("turns/1", [committed(1, "result")]);
     let mut run = gateway.attach();
-    run.commit(Commit::plan(1).call(ToolCall::new("turn-1", Policy::Ask), &2).unwrap()).unwrap();
+    let plan = Commit::plan(1).call(ToolCall::new("turn-1", Policy::Ask), &2).unwrap();
+    run.commit(plan.open_call("slow").open_call("slower")).unwrap();
     assert_eq!((run.turn(), run.planned()), (1, true));
     let result = Commit::new(1).append("log", &1).unwrap().append("log", &2).unwrap().set("n", &3).unwrap();
     run.commit(result.truncate("old", 0).remove("gone").finish(failed())).unwrap();
     assert_eq!((run.turn(), run.planned()), (2, false));
 
-    let planned = &gateway.body("turns/1/plan")["calls"][0];
+    let plan = gateway.body("turns/1/plan");
+    assert_eq!(plan["openCalls"], json!(["slow", "slower"]));
+    let planned = &plan["calls"][0];
     let call = json!({"id": "turn-1", "policy": "ask", "key": "r1:turn-1", "arguments": 2});
     assert_eq!(*planned, call);
     let result = gateway.body("turns/1");
+    assert!(result.get("openCalls").is_none());
     let log = json!([{"json": 1}, {"json": 2}]);
     let channels = json!({"remove": ["gone"], "truncate": {"old": 0}, "set": {"n": {"json": 3}}, "append": {"log": log}});
     assert_eq!(result["channels"], channels);

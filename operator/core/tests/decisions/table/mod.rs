@@ -2,6 +2,7 @@
 
 mod avoided_nodes;
 mod backoff;
+mod bad_roll_outs;
 mod cancel;
 mod corruption;
 mod create_run;

@@ -81,6 +81,10 @@ CREATE TABLE runs (
     -- Bytes of the open calls in the turn `open_calls_turn`. In another turn they are counted anew.
     open_calls_bytes bigint,
     open_calls_turn  integer,
+    -- Calls with the policy `probe` or `ask` that the current attempt has started and that have no outcome.
+    own_open_calls bigint NOT NULL DEFAULT 0,
+    -- How often the run was rewound. Workers receive it as `branch`.
+    rewinds integer NOT NULL DEFAULT 0,
 
     recovery_attempts            integer NOT NULL,
     recovery_attempts_base       integer NOT NULL,

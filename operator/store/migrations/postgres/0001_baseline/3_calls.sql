@@ -84,6 +84,24 @@ BEGIN
 END
 $$;
 
+-- How many calls with this policy count as `own_open_calls` while they are started: 1 or 0.
+CREATE FUNCTION ds_needs_outcome_v1(_policy text) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+RETURN (_policy IN ('probe', 'ask'))::integer;
+
+-- How many of the calls that count as `own_open_calls` have these ids. VOLATILE: it sees what was written before the
+-- caller had the lock.
+CREATE FUNCTION ds_named_open_calls_v1(_run uuid, _ids text[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (
+        SELECT count(*) FROM calls JOIN runs ON runs.id = calls.run
+        WHERE calls.run = _run AND calls.id = ANY (_ids) AND calls.state = 'started' AND calls.attempt = runs.attempt
+          AND calls.policy IN ('probe', 'ask')
+    );
+END
+$$;
+
 -- `Worker::claim`: the table of verdicts is at `Claimed` in operator/model. `call` is the call after the claim.
 CREATE FUNCTION ds_claim_v1(
     _run uuid, _capability bytea, _id text, _claim_id uuid, _policy text, _key text, _arguments bytea,
@@ -128,7 +146,10 @@ BEGIN
                 _run, _id, turn_, _policy, _key, 'started', _arguments, _arguments_bytes, row_.attempt, _claim_id, now_, now_
             )
             RETURNING * INTO call;
-            UPDATE runs SET open_calls_bytes = open_, open_calls_turn = turn_ WHERE id = _run;
+            UPDATE runs
+            SET open_calls_bytes = open_, open_calls_turn = turn_,
+                own_open_calls = own_open_calls + ds_needs_outcome_v1(_policy)
+            WHERE id = _run;
             PERFORM ds_audit_v1(_run, 'claimed', 'worker', jsonb_strip_nulls(jsonb_build_object(
                 'call', _id, 'attempt', row_.attempt, 'turn', turn_, 'policy', _policy, 'key', _key_digest,
                 'arguments', _arguments_digest
@@ -150,6 +171,11 @@ BEGIN
         ELSE 'uncertain'
     END;
     IF verdict = 'go' AND (call.state = 'planned' OR call.attempt <> row_.attempt) THEN
+        -- Equal arguments may be encoded differently. The caller compares them, and claims again without arguments.
+        IF _arguments <> call.arguments THEN
+            verdict := 'compare';
+            RETURN;
+        END IF;
         counted_ := CASE WHEN call.state = 'started' OR call.turn = turn_
             THEN ds_call_bytes_v1(_id, call.key, call.arguments_bytes, call.result_bytes) ELSE 0 END;
         IF call.arguments IS NOT NULL THEN
@@ -169,7 +195,11 @@ BEGIN
             arguments = coalesce(arguments, _arguments), arguments_bytes = _arguments_bytes
         WHERE run = _run AND id = _id
         RETURNING * INTO call;
-        UPDATE runs SET open_calls_bytes = open_ + counts_ - counted_, open_calls_turn = turn_ WHERE id = _run;
+        -- Only `retrySameKey` and `readOnly` calls of an earlier attempt go on, so these are planned calls.
+        UPDATE runs
+        SET open_calls_bytes = open_ + counts_ - counted_, open_calls_turn = turn_,
+            own_open_calls = own_open_calls + ds_needs_outcome_v1(call.policy)
+        WHERE id = _run;
         PERFORM ds_audit_v1(_run, 'claimed', 'worker', jsonb_strip_nulls(jsonb_build_object(
             'call', _id, 'attempt', row_.attempt, 'turn', turn_, 'arguments', _arguments_digest
         )), now_);
@@ -177,7 +207,7 @@ BEGIN
 END
 $$;
 
--- Ends a started call. The caller holds the lock and has checked that it may end.
+-- Ends a call that the current attempt has started. The caller holds the lock and has checked that it may end.
 CREATE FUNCTION ds_end_call_v1(
     _run uuid, _id text, _outcome text, _result bytea, _result_bytes bigint, _open bigint, _now bigint
 )
@@ -188,7 +218,9 @@ BEGIN
     SET state = _outcome, result = _result, result_bytes = _result_bytes, ended_at = _now
     WHERE run = _run AND id = _id;
     UPDATE runs r
-    SET completed_calls = completed_calls + 1, open_calls_bytes = _open, open_calls_turn = ds_open_turn_v1(r)
+    SET completed_calls = completed_calls + 1, open_calls_bytes = _open, open_calls_turn = ds_open_turn_v1(r),
+        own_open_calls = own_open_calls
+            - (SELECT ds_needs_outcome_v1(policy) FROM calls WHERE calls.run = _run AND calls.id = _id)
     WHERE id = _run;
 END
 $$;

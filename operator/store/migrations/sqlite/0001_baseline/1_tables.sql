@@ -79,6 +79,10 @@ CREATE TABLE runs (
     -- Bytes of the open calls in the turn `open_calls_turn`. In another turn they are counted anew.
     open_calls_bytes INTEGER,
     open_calls_turn  INTEGER,
+    -- Calls with the policy `probe` or `ask` that the current attempt has started and that have no outcome.
+    own_open_calls INTEGER NOT NULL DEFAULT 0,
+    -- How often the run was rewound. Workers receive it as `branch`.
+    rewinds INTEGER NOT NULL DEFAULT 0,
 
     recovery_attempts            INTEGER NOT NULL,
     recovery_attempts_base       INTEGER NOT NULL,

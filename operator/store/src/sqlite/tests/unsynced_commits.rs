@@ -57,6 +57,7 @@ pub(super) fn turn(run: RunId, turn: i32) -> Commit {
         base: None,
         events: Vec::new(),
         calls: Vec::new(),
+        open_calls: Vec::new(),
         records: Vec::new(),
         usage: Usage::default(),
         trigger: None,
