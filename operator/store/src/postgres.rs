@@ -73,7 +73,8 @@ use commit_batcher::CommitBatcher;
 use dalsegno_model::Result;
 use pool::Pool;
 use pool_settings::PoolSettings;
-use url::{Access, Target};
+use server_settings::Access;
+use url::Target;
 
 /// Connections for the gateway's own heartbeat and a batch of worker heartbeats, which must not wait for other calls.
 const HEARTBEAT_CONNECTIONS: u16 = 2;

@@ -23,7 +23,6 @@ use super::failure::Failure;
 use super::pool_settings::PoolSettings;
 use super::pooled_connection::PooledConnection;
 use super::session::Session;
-use super::transaction::Transaction;
 use super::url::Target;
 use crate::db_error::{DbError, DbResult};
 use crate::per_run_limiter::{PerRunLimiter, QueueGuard};
@@ -111,15 +110,9 @@ impl Pool {
         self.per_run.join(run)
     }
 
-    /// Begins a transaction with these statements, in one round trip, and returns the rows of each. `sql` is sent as it
-    /// is: it must contain no values except run ids.
-    pub async fn begin(&self, sql: &str) -> DbResult<(Transaction<'_>, Vec<Vec<PgRow>>)> {
-        let begin = &self.settings.begin;
-        let mut transaction = Transaction::new(self, self.acquire().await?);
-        let mut results = transaction.run_simple(format!("{begin}; {sql}")).await?;
-        // The results of BEGIN itself.
-        results.drain(..begin.split(';').count().min(results.len()));
-        Ok((transaction, results))
+    /// The statements that begin a transaction.
+    pub fn begin_statements(&self) -> &str {
+        &self.settings.begin
     }
 
     /// Runs a call with its deadline.
@@ -146,7 +139,7 @@ impl Pool {
     }
 
     /// Waits for a permit, and takes the most recently used idle connection or opens one.
-    async fn acquire(&self) -> DbResult<PooledConnection> {
+    pub(super) async fn acquire(&self) -> DbResult<PooledConnection> {
         let asked = Instant::now();
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(DbError::unavailable)?;
         self.settings.metrics.waited(asked.elapsed());

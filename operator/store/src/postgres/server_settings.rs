@@ -2,7 +2,6 @@
 
 use sqlx::{PgConnection, Row as _};
 
-use super::url::Access;
 use crate::db_error::{DbError, DbResult};
 
 /// The oldest version with everything that the migrations use, as `server_version_num`.
@@ -14,6 +13,15 @@ pub(super) struct Backend {
     pub pid: i32,
     /// When it was started: a later backend may get the same `pid`.
     pub started: String,
+}
+
+/// What a process does with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// It writes: only a primary will do.
+    ReadWrite,
+    /// It only reads: a standby will do.
+    ReadOnly,
 }
 
 /// Refuses a server that may lose writes it has acknowledged, or whose isolation level is not the one that the

@@ -17,12 +17,20 @@ pub(super) struct Transaction<'a> {
     conn: PooledConnection,
 }
 
-impl<'a> Transaction<'a> {
-    /// On a connection where nothing is open.
-    pub fn new(pool: &'a Pool, conn: PooledConnection) -> Self {
-        Self { pool, conn }
+impl Pool {
+    /// Begins a transaction with these statements, in one round trip, and returns the rows of each. `sql` is sent as it
+    /// is: it must contain no values except run ids.
+    pub async fn begin(&self, sql: &str) -> DbResult<(Transaction<'_>, Vec<Vec<PgRow>>)> {
+        let begin = self.begin_statements();
+        let mut transaction = Transaction { pool: self, conn: self.acquire().await? };
+        let mut results = transaction.run_simple(format!("{begin}; {sql}")).await?;
+        // The results of BEGIN itself.
+        results.drain(..begin.split(';').count().min(results.len()));
+        Ok((transaction, results))
     }
+}
 
+impl Transaction<'_> {
     /// All rows of one statement.
     pub async fn all(&mut self, query: Query<'_, Postgres, PgArguments>) -> DbResult<Vec<PgRow>> {
         let query = query.persistent(!self.pool.transaction_pooling());

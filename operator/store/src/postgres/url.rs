@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::time::timeout;
 
-use super::server_settings::{self, Backend};
+use super::server_settings::{self, Access, Backend};
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::{Error, Result};
 
@@ -27,15 +27,6 @@ const SESSION_SETTINGS: [(&str, &str); 4] = [
 
 /// Longest time to open a connection to one of several servers. Then the next one is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// What a process does with the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// It writes: only a primary will do.
-    ReadWrite,
-    /// It only reads: a standby will do.
-    ReadOnly,
-}
 
 /// The servers of a URL, and how to connect to them.
 #[derive(Clone, Debug)]
