@@ -191,7 +191,13 @@ async fn a_tag_that_was_pushed_again_is_used_with_the_policy_allow() -> Result {
 async fn pin_survives_a_bad_command_and_a_bad_tag_without_a_charge() -> Result {
     let ctx = TestContext::new("bad-roll-out").await?;
     let old = ctx.push_image("live", "old").await?;
-    let run = start_with(&ctx, &old_definition(&old.tagged), json!({})).await?;
+    ctx.create_definition("agent", &old_definition(&old.tagged)).await?;
+    // Attempt 3 must not end the run before it is evicted.
+    let mut script = script();
+    let hang = json!({ "attempt": 3, "turn": TURNS, "at": "start", "do": "hang" });
+    objects::merge(&mut script, &json!({ "script": [hang] }));
+    let run = ctx.start("run", &Agent::from_definition("agent", script)).await?;
+    run.wait_for_turn(4).await?;
     let bad = old_definition(&old.tagged).container(json!({ "command": ["/no-such-command"] }));
     ctx.update_definition("agent", &bad).await?;
     run.evict().await?;
