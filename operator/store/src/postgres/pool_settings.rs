@@ -1,4 +1,4 @@
-//! What a pool is told: its size, its time limits, and the statements that begin its transactions.
+//! The settings of a pool: its size, its time limits, and the statements that begin its transactions.
 
 use std::time::Duration;
 
