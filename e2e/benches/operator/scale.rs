@@ -88,8 +88,7 @@ struct Usage {
 pub async fn measure() -> Result {
     let most = std::env::var(RUNS).map_or(Ok(MOST_RUNS), |text| text.parse())?;
     anyhow::ensure!(most > THOUSAND, "{RUNS} must be over {THOUSAND}");
-    let server =
-        tokio::task::spawn_blocking(|| pg::Server::start(&["-c", "max_connections=200"])).await?;
+    let server = tokio::task::spawn_blocking(|| pg::Server::start(&["-c", "max_connections=200"])).await?;
     let mut processes = Processes::start(server.database().await).await?;
     let mut fleet = Fleet::new("scale").await?;
 
@@ -97,8 +96,8 @@ pub async fn measure() -> Result {
     let base = processes.operator()?.anonymous_memory()?;
     let limit = Instant::now() + FILL_LIMIT;
     let mut usages = Vec::new();
-    for (runs, turn) in [(THOUSAND, 1), (most, 2)] {
-        usages.push(measure_at(&processes, &mut fleet, Step { runs, turn, base, limit }).await?);
+    for runs in [THOUSAND, most] {
+        usages.push(measure_at(&processes, &mut fleet, Step { runs, base, limit }).await?);
     }
     print_usages(base, &usages);
 
@@ -114,8 +113,6 @@ pub async fn measure() -> Result {
 /// One measurement of [`Usage`].
 struct Step {
     runs: usize,
-    /// The turn that every run commits.
-    turn: i64,
     /// The operator's memory without runs.
     base: u64,
     limit: Instant,
@@ -140,17 +137,16 @@ async fn measure_at(processes: &Processes, fleet: &mut Fleet, step: Step) -> Res
         memory_per_run: memory.saturating_sub(step.base) as f64 / runs as f64,
         cpu_per_start: (started - began).as_secs_f64() / (runs - before).max(1) as f64,
         cpu_when_quiet: (quiet - started).as_secs_f64() / QUIET.as_secs_f64(),
-        anchor_lag: anchor_lag(operator, &fleet.workers, step.turn).await?,
+        anchor_lag: anchor_lag(operator, &fleet.workers, before).await?,
     })
 }
 
-/// Commits a turn of every run, and returns the largest lag of the anchors meanwhile and in the minute after it.
-async fn anchor_lag(operator: &Program, workers: &[Worker], turn: i64) -> Result<Duration> {
-    let commits = stream::iter(workers.iter().cloned())
-        .map(|worker| async move {
-            // The first runs have committed earlier turns, the others have not.
-            let answer = worker.commit(turn, json!({ "turn": turn })).await?;
-            let answer = if answer.status == 409 { worker.commit(1, json!({})).await? } else { answer };
+/// Commits a turn of every run, and returns the largest lag of the anchors meanwhile and in the minute after it. The
+/// first `moved` runs have committed one turn, the others none.
+async fn anchor_lag(operator: &Program, workers: &[Worker], moved: usize) -> Result<Duration> {
+    let commits = stream::iter(workers.iter().cloned().enumerate())
+        .map(|(index, worker)| async move {
+            let answer = worker.commit(if index < moved { 2 } else { 1 }, json!({})).await?;
             anyhow::ensure!(answer.status == 200, "a commit was refused: {answer:?}");
             Ok(())
         })
@@ -195,7 +191,16 @@ fn print_usages(base: u64, usages: &[Usage]) {
         .collect();
     print_table(
         &format!("The operator on PostgreSQL, every run attached; {:.1} MB without runs", base as f64 / 1e6),
-        ["runs", "memory", "per run", "÷ first", "CPU per start", "÷ first", "CPU when quiet", "anchors' lag"],
+        [
+            "runs",
+            "memory",
+            "per run",
+            "÷ first",
+            "CPU per start",
+            "÷ first",
+            "CPU when quiet",
+            "anchors' lag",
+        ],
         &rows,
     );
 }

@@ -2,7 +2,6 @@
 //! while no operator was running.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -60,7 +59,7 @@ fn seconds(time: Duration) -> String {
 pub async fn measure(processes: &mut Processes, fleet: &Fleet) -> Result<Vec<Storm>> {
     anyhow::ensure!(fleet.workers.len() > 2 * THOUSAND, "the storms need more than {} runs", 2 * THOUSAND);
     let attached = attach(fleet).await?;
-    let lost = lose(fleet, 0).await?;
+    let lost = lose(fleet).await?;
     let restarted = restart(processes, fleet).await?;
     Ok(vec![attached, lost, restarted])
 }
@@ -68,49 +67,103 @@ pub async fn measure(processes: &mut Processes, fleet: &Fleet) -> Result<Vec<Sto
 /// The workers of a thousand further runs attach at once, while others commit.
 async fn attach(fleet: &Fleet) -> Result<Storm> {
     let workers = fleet.prepare((0..THOUSAND).map(|i| format!("late-{i}"))).await?;
-    let before = Commits::start(&fleet.workers).await?;
-    sleep(BEFORE).await;
-    let before = before.stop().await?;
-    let meanwhile = Commits::start(&fleet.workers).await?;
-    let began = Instant::now();
-    let times = try_join_all(workers.iter().map(|worker| async move {
-        worker.attach_when_ready().await?;
-        anyhow::Ok(began.elapsed())
-    }))
-    .await?;
-    let whole = began.elapsed();
-    let commits = Some([before, meanwhile.stop().await?].map(|samples| samples.quantile(0.99)));
+    let stop = AtomicBool::new(false);
+    let commits = try_join_all(fleet.workers.iter().rev().take(COMMITTERS).map(|it| commit_until(it, &stop)));
+    let attaches = async {
+        sleep(BEFORE).await;
+        let began = Instant::now();
+        let times = try_join_all(workers.iter().map(|worker| async move {
+            worker.attach_when_ready().await?;
+            anyhow::Ok(began.elapsed())
+        }))
+        .await;
+        let whole = began.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        times.map(|times| (began, times, whole))
+    };
+    let (commits, (began, times, whole)) = tokio::try_join!(commits, attaches)?;
+    let (mut before, mut meanwhile) = (Samples::default(), Samples::default());
+    for (end, took) in commits.into_iter().flatten() {
+        if end < began { before.push(took) } else { meanwhile.push(took) }
+    }
     let mut samples = Samples::default();
     times.into_iter().for_each(|time| samples.push(time));
+    let commits = Some([before.quantile(0.99), meanwhile.quantile(0.99)]);
     Ok(Storm { what: "workers attach", samples, whole, commits })
 }
 
-/// Workers that commit until they are stopped.
-struct Commits {
-    stop: Arc<AtomicBool>,
-    tasks: Vec<tokio::task::JoinHandle<Result<Samples>>>,
+/// Commits one turn after the other until `stop`, from turn 2 on. Returns when each commit ended and how long it took.
+async fn commit_until(worker: &Worker, stop: &AtomicBool) -> Result<Vec<(Instant, Duration)>> {
+    let mut commits = Vec::new();
+    for turn in 2.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let began = Instant::now();
+        let answer = worker.commit(turn, json!({ "turn": turn })).await?;
+        anyhow::ensure!(answer.status == 200, "a commit was refused: {answer:?}");
+        commits.push((Instant::now(), began.elapsed()));
+    }
+    Ok(commits)
 }
 
-impl Commits {
-    /// The fleet's last workers begin to commit.
-    async fn start(workers: &[Worker]) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut tasks = Vec::new();
-        for worker in workers.iter().rev().take(COMMITTERS).cloned() {
-            let head = worker.state().await?.json::<dalsegno_protocol::AttachResponse>();
-            let (stop, mut turn) = (stop.clone(), next_turn(&worker, head.is_ok()).await?);
-            tasks.push(tokio::spawn(async move {
-                let mut samples = Samples::default();
-                while !stop.load(Ordering::Relaxed) {
-                    let began = Instant::now();
-                    let answer = worker.commit(turn, json!({ "turn": turn })).await?;
-                    anyhow::ensure!(answer.status == 200, "a commit was refused: {answer:?}");
-                    samples.push(began.elapsed());
-                    turn += 1;
-                }
-                Ok(samples)
-            }));
+/// The pods of a thousand runs are deleted at once.
+async fn lose(fleet: &Fleet) -> Result<Storm> {
+    let audit = AuditLog::from_now(&fleet.namespace)?;
+    let losses = delete_pods(fleet, 0).await?;
+    storm("pods are lost", &audit, &losses).await
+}
+
+/// The pods of another thousand runs are deleted while no operator is running. The times count from its start.
+async fn restart(processes: &mut Processes, fleet: &Fleet) -> Result<Storm> {
+    drop(processes.operator.take());
+    let audit = AuditLog::from_now(&fleet.namespace)?;
+    let mut losses = delete_pods(fleet, THOUSAND).await?;
+    let began = Timestamp::now();
+    losses.values_mut().for_each(|lost| *lost = began);
+    processes.start_operator().await?;
+    storm("pods were lost before the operator's start", &audit, &losses).await
+}
+
+/// Deletes the first pods of a thousand runs. Returns by the name of the replacement when each deletion was sent.
+async fn delete_pods(fleet: &Fleet, from: usize) -> Result<HashMap<String, Timestamp>> {
+    let pods = &fleet.pods();
+    stream::iter(from..from + THOUSAND)
+        .map(|i| async move {
+            let sent = Timestamp::now();
+            pods.delete(&format!("run-{i}-1"), &DeleteParams::default().grace_period(0)).await?;
+            Ok((format!("run-{i}-2"), sent))
+        })
+        .buffer_unordered(DELETIONS_AT_ONCE)
+        .try_collect()
+        .await
+}
+
+/// Waits for every replacement pod, and reads from the audit log when each was created.
+async fn storm(what: &'static str, audit: &AuditLog, losses: &HashMap<String, Timestamp>) -> Result<Storm> {
+    let limit = Instant::now() + LIMIT;
+    let creations = loop {
+        sleep(LOOK).await;
+        let is_replacement = |entry: &Entry| {
+            entry.verb == "create" && entry.is_pod() && entry.succeeded() && losses.contains_key(&entry.name)
+        };
+        let mut found = audit.entries()?;
+        found.retain(is_replacement);
+        if found.len() >= losses.len() {
+            break found;
         }
-        Ok(Self { stop, tasks })
+        anyhow::ensure!(
+            Instant::now() < limit,
+            "{what}: {} of {} pods were replaced within {LIMIT:?}",
+            found.len(),
+            losses.len()
+        );
+    };
+    let mut samples = Samples::default();
+    for entry in &creations {
+        samples.push(entry.at.duration_since(losses[&entry.name]).unsigned_abs());
     }
+    let first = losses.values().min().copied().unwrap_or_default();
+    let last = creations.iter().map(|entry| entry.at).max().unwrap_or_default();
+    Ok(Storm { what, samples, whole: last.duration_since(first).unsigned_abs(), commits: None })
 }
