@@ -41,8 +41,7 @@ const ANCHORED_UNTIL: &str = "dalsegno_operator_anchored_until_timestamp_seconds
 pub struct Processes {
     /// The operator.
     pub operator: Option<Program>,
-    /// The gateway.
-    pub gateway: Program,
+    _gateway: Program,
     database: String,
     port: u16,
 }
@@ -52,7 +51,7 @@ impl Processes {
         let port = free_port()?;
         let role = Role { command: "gateway", user: "gateway", database: &database, gateway: port };
         let gateway = Program::start(&role).await?;
-        let mut this = Self { operator: None, gateway, database, port };
+        let mut this = Self { operator: None, _gateway: gateway, database, port };
         this.start_operator().await?;
         Ok(this)
     }
