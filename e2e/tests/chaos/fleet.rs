@@ -111,12 +111,12 @@ async fn inject_sidecar(ctx: &TestContext) -> Result<[UndoGuard; 2]> {
         format!(r#"Object.spec.containers{{name: "proxy", image: "{image}", command: ["/ledger"]}}"#);
     let rule =
         json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"] });
-    let change = format!("Object{{spec: Object.spec{{containers: [{container}]}}}}");
+    let change = format!(r#"[JSONPatch{{op: "add", path: "/spec/containers/-", value: {container}}}]"#);
     let policy = json!({
         "metadata": { "name": ctx.namespace },
         "spec": {
             "matchConstraints": { "resourceRules": [rule] }, "reinvocationPolicy": "Never",
-            "mutations": [{ "patchType": "ApplyConfiguration", "applyConfiguration": { "expression": change } }],
+            "mutations": [{ "patchType": "JSONPatch", "jsonPatch": { "expression": change } }],
         },
     });
     let binding = json!({
