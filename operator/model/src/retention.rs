@@ -35,7 +35,7 @@ pub struct Prune {
     pub reason: String,
 }
 
-/// The result of one step of [`crate::Operator::drop_expired`] or [`crate::Operator::drop_old`].
+/// The result of one step of [`crate::Operator::expire`] or [`crate::Operator::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// The run whose payloads were dropped; `None` if there was nothing to drop.

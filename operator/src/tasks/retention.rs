@@ -127,7 +127,7 @@ async fn drop_templates(store: &dyn Store) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-    use dalsegno_model::{Recorded, RequestedBy, Retention};
+    use dalsegno_model::{Recorded, RequestedBy, Retention, Template};
 
     use super::*;
     use crate::test_context::{Disk, create_run, create_worked_run, render_metrics};
@@ -187,7 +187,8 @@ mod tests {
         let (lives, over) = (create_run(&*store, "lives").await, create_run(&*store, "over").await);
         for (run, template) in [(lives, "needed"), (over, "a"), (over, "b"), (over, "c")] {
             let document = "x".repeat(5 << 20);
-            let stored = store.put_revision(run, 1, template, &document).await.unwrap();
+            let template = Template { hash: template.into(), document };
+            let stored = store.put_revision(run, 1, &template).await.unwrap();
             assert!(matches!(stored, Recorded::Done(_)), "{stored:?}");
         }
         store.mark_deleted("over", &RequestedBy::default()).await.unwrap();
@@ -204,7 +205,8 @@ mod tests {
         let disk = Disk::new();
         let store = disk.store().await;
         let over = create_run(&*store, "over").await;
-        store.put_revision(over, 1, "a", "{}").await.unwrap();
+        let template = Template { hash: "a".into(), document: "{}".into() };
+        store.put_revision(over, 1, &template).await.unwrap();
         store.mark_deleted("over", &RequestedBy::default()).await.unwrap();
         disk.execute(
             "CREATE TRIGGER churn AFTER DELETE ON revisions \

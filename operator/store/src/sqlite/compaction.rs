@@ -11,6 +11,7 @@ use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, Trun
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::reads::boundary_id;
+use crate::transitions::AuditEvent;
 use dalsegno_format::header;
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{BoundaryId, Result, RunId};
@@ -87,7 +88,7 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -
         "epoch": epoch,
         "snapshot": header::render(&cut.snapshot.text),
     });
-    append(conn, &mut row, now, kind::DROPPED, actor::OPERATOR, detail).await?;
+    append(conn, &mut row, now, AuditEvent { kind: kind::DROPPED, actor: actor::OPERATOR, detail }).await?;
     let bytes: i64 = sqlx::query_scalar(BYTES)
         .bind(cut.run)
         .bind(turn)

@@ -51,11 +51,7 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Ve
     .bind(run)
     .fetch_all(conn)
     .await?;
-    rows.iter()
-        .map(|row| {
-            Ok((boundary_id(row)?, row.try_get::<Hash, _>("content_hash")?.0))
-        })
-        .collect()
+    rows.iter().map(|row| Ok((boundary_id(row)?, row.try_get::<Hash, _>("content_hash")?.0))).collect()
 }
 
 /// Returns whether a part of a snapshot may be stored: not if the run's payloads are being deleted, nothing in plain
