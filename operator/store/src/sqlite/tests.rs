@@ -110,10 +110,11 @@ async fn an_operation_that_fails_does_not_affect_the_others_of_its_transaction()
     let alone = broken().await;
     assert!(matches!(alone, Err(Error::Unavailable { .. })), "{alone:?}");
     // Submitted together, so that they share a transaction.
+    let (first, second) = (template("first", "1"), template("second", "2"));
     let (first, failed, second) = tokio::join!(
-        store.put_revision(run.id, 1, &template("first", "1")),
+        store.put_revision(run.id, 1, &first),
         broken(),
-        store.put_revision(other.id, 1, &template("second", "2"))
+        store.put_revision(other.id, 1, &second)
     );
     assert!(matches!(failed, Err(Error::Unavailable { operation: "failing", .. })), "{failed:?}");
     first.unwrap();
@@ -180,10 +181,9 @@ async fn a_full_disk_refuses_writes_and_leaves_the_database_intact() {
         .await
         .unwrap();
     let document = "x".repeat(64 << 10);
-    let (failed, also_failed) = tokio::join!(
-        store.put_revision(run.id, 1, &template("large", &document)),
-        store.put_revision(run.id, 1, &template("larger", &document))
-    );
+    let (large, larger) = (template("large", &document), template("larger", &document));
+    let (failed, also_failed) =
+        tokio::join!(store.put_revision(run.id, 1, &large), store.put_revision(run.id, 1, &larger));
     for outcome in [failed, also_failed] {
         assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
     }
@@ -191,7 +191,7 @@ async fn a_full_disk_refuses_writes_and_leaves_the_database_intact() {
     assert!(matches!(store.find_by_object(&run.object_uid).await.unwrap(), LookUp::Found(_)));
     store.put_revision(run.id, 1, &template("small", "1")).await.unwrap();
     execute(&store, "PRAGMA max_page_count = 1000000").await;
-    store.put_revision(run.id, 1, &template("large", &document)).await.unwrap();
+    store.put_revision(run.id, 1, &large).await.unwrap();
     assert_eq!(store.get_revision("large").await.unwrap().as_deref(), Some(document.as_str()));
     let integrity: String = store
         .write("checking", |conn, _| {
