@@ -115,8 +115,7 @@ async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
         let detail: serde_json::Value = serde_json::from_str(&row.detail).unwrap();
         (row.kind, detail["manager"].clone(), detail.get("reason").cloned())
     };
-    let requested_by = requested_by(Some("the tool is \"back\""));
-    let reset = BudgetReset { observed: 0, to: 1, requested_by };
+    let reset = BudgetReset { observed: 0, to: 1, requested_by: requested_by(Some("the tool is \"back\"")) };
     cx.store.reset_budget(worker.run, &reset).await.unwrap();
     let reason = Some(json!("the tool is \"back\""));
     assert_eq!(last().await, ("reset".into(), json!("kubectl-edit"), reason));
