@@ -15,7 +15,7 @@ use crate::db_error::DbResult;
 use crate::keys::no_keys;
 use crate::reads::{CallRow, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
-use crate::transitions::{has_capability, is_unsettled, needs_outcome};
+use crate::transitions::{AuditEvent, has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
@@ -88,7 +88,8 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
                     return Ok(Claimed::TooLarge);
                 }
                 call.save(conn).await?;
-                append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
+                append(conn, &mut row, now, AuditEvent { kind: kind::CLAIMED, actor: actor::WORKER, detail })
+                    .await?;
                 row.save(conn).await?;
             }
             Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
@@ -141,7 +142,7 @@ async fn first_claim(
     if let Some(digest) = claim.arguments_digest {
         detail["arguments"] = digest.into();
     }
-    append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
+    append(conn, &mut row, now, AuditEvent { kind: kind::CLAIMED, actor: actor::WORKER, detail }).await?;
     row.save(conn).await?;
     Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
 }
@@ -222,7 +223,7 @@ pub(super) async fn complete(
         end_call(conn, now, &mut row, &mut call, end.state).await?;
     }
     let detail = with_result(&row, &end, json!({ "call": call.id }));
-    append(conn, &mut row, now, kind, actor::WORKER, detail).await?;
+    append(conn, &mut row, now, AuditEvent { kind, actor: actor::WORKER, detail }).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
 }

@@ -17,7 +17,9 @@ use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
-use crate::transitions::{commit_receipt, finish_detail, renew_lease, report_cancel, set_finished};
+use crate::transitions::{
+    AuditEvent, commit_receipt, finish_detail, renew_lease, report_cancel, set_finished,
+};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
@@ -172,7 +174,7 @@ async fn plan_calls(
         return Ok(());
     }
     let detail = json!({ "turn": commit.proposal.turn, "calls": entries });
-    append(conn, row, now, kind::PLANNED, actor::WORKER, detail).await
+    append(conn, row, now, AuditEvent { kind: kind::PLANNED, actor: actor::WORKER, detail }).await
 }
 
 /// Returns the audit's entry of a call that is planned for the first time.
@@ -195,7 +197,7 @@ async fn end_run(
     set_finished(row, now, finish, Some(by));
     row.changed_at = now;
     let detail = finish_detail(row, finish);
-    append(conn, row, now, kind::FINISHED, actor::WORKER, detail).await
+    append(conn, row, now, AuditEvent { kind: kind::FINISHED, actor: actor::WORKER, detail }).await
 }
 
 /// Returns the receipt of the stored head again, and reports a cancel request.

@@ -4,6 +4,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
+use crate::reads::boundary_id;
 use crate::snapshot_io::NewSnapshot;
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal;
@@ -50,16 +51,7 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Ve
     .bind(run)
     .fetch_all(conn)
     .await?;
-    rows.iter()
-        .map(|row| {
-            let boundary_id = BoundaryId {
-                turn: row.try_get("turn")?,
-                boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
-                epoch: row.try_get("epoch")?,
-            };
-            Ok((boundary_id, row.try_get::<Hash, _>("content_hash")?.0))
-        })
-        .collect()
+    rows.iter().map(|row| Ok((boundary_id(row)?, row.try_get::<Hash, _>("content_hash")?.0))).collect()
 }
 
 /// Returns whether a part of a snapshot may be stored: not if the run's payloads are being deleted, nothing in plain

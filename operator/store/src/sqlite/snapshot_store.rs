@@ -2,7 +2,7 @@
 
 use super::database::{QueryExecutor, Sqlite};
 use super::{boundary_pages, branch, data_keys, snapshot};
-use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Wrapped};
+use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Rewrapping, Wrapped};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal::{self, PayloadCipher};
@@ -113,9 +113,9 @@ impl KeyWriter for SnapshotStore<'_, Sqlite> {
         self.executor.read("listing data keys", move |conn, _| Box::pin(data_keys::list(conn, after))).await
     }
 
-    async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
+    async fn rewrap(&self, run: RunId, rewrapping: Rewrapping) -> Result<()> {
         let replace = self.executor.write("replacing a wrapped data key", move |conn, _| {
-            Box::pin(data_keys::replace(conn, run, old, new))
+            Box::pin(data_keys::replace(conn, run, rewrapping))
         });
         replace.await
     }

@@ -8,8 +8,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use dalsegno_model::{
-    CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest, Dropped, FinishCall,
-    LookUp, NewRun, NextStep, RecordBatch, RequestedBy, Result, RunId, RunRecord, Settle, SettledBy, Store,
+    BudgetReset, CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest,
+    Dropped, FinishCall, LookUp, NamespaceAdoption, NewRun, NextStep, RecordBatch, Recorded, RequestedBy,
+    Result, RunId, RunRecord, Settle, SettledBy, Shred, Shredded, Store, Template,
 };
 use dalsegno_proof::check_run;
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
@@ -98,7 +99,37 @@ impl TestContext {
 
     /// Grants a fresh budget without the requester's name.
     pub async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
-        self.store.reset_budget(run, observed, to, &RequestedBy::default()).await
+        let reset = BudgetReset { observed, to, requested_by: RequestedBy::default() };
+        self.store.reset_budget(run, &reset).await
+    }
+
+    /// Stores a template.
+    pub async fn put_revision(
+        &self,
+        run: RunId,
+        attempt: i32,
+        hash: &str,
+        document: &str,
+    ) -> Result<Recorded> {
+        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
+        self.store.put_revision(run, attempt, &template).await
+    }
+
+    /// Shreds a run.
+    pub async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
+        let shred = Shred { run, actor: actor.to_owned(), reason: reason.to_owned() };
+        self.store.shred(&shred).await
+    }
+
+    /// Gives the runs of a namespace to another one. `ada` requests it, because it was restored.
+    pub async fn adopt_namespace(&self, from: &str, to: &str) -> Result<u64> {
+        let adoption = NamespaceAdoption {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            actor: "ada".into(),
+            reason: "restored".into(),
+        };
+        self.store.adopt_namespace(&adoption).await
     }
 
     /// Marks the run as deleted without the requester's name.

@@ -81,7 +81,7 @@ async fn a_role_with_minimal_rights_can_do_everything_needed() {
     recorded(engine.cx.put_revision(run.id, 1, "hash", "document").await.unwrap());
     engine.cx.mark_deleted(&run.object_uid).await.unwrap();
     assert_eq!(engine.cx.delete_unused_revisions(9).await.unwrap(), 1);
-    engine.cx.adopt_namespace("tenant-1", "tenant-2", "ada", "restored").await.unwrap();
+    engine.cx.adopt_namespace("tenant-1", "tenant-2").await.unwrap();
     engine.cx.request_cancel(worker.run).await.unwrap();
     engine.cx.mark_deleted(&worker.object_uid).await.unwrap();
     assert_eq!(engine.check().await.1, []);

@@ -1,8 +1,8 @@
 //! The texts that encryption leaves in clear: in which columns they are, and that they are in no other.
 
 use dalsegno_model::{
-    Class, Completed, Ending, Identity, NewRun, NextStep, PodRecord, RecordBatch, RequestedBy, RunRecord,
-    Settle, SettledBy, Verdict, Written,
+    BudgetReset, Class, Completed, Ending, Identity, NewRun, NextStep, PodRecord, RecordBatch, RequestedBy,
+    RunRecord, Settle, SettledBy, Verdict, Written,
 };
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 
@@ -63,7 +63,8 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
     let ending = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
     let run = cx.end_attempt(run.id, &ending, &NextStep::Reserve).await.unwrap();
     let requested_by = RequestedBy { manager: Some(CANARY.into()), reason: Some(CANARY.into()) };
-    cx.store.reset_budget(run.id, 0, 1, &requested_by).await.unwrap();
+    let reset = BudgetReset { observed: 0, to: 1, requested_by };
+    cx.store.reset_budget(run.id, &reset).await.unwrap();
     let worker = canary_attempt(&cx, &run).await;
     let settle = Settle {
         by: SettledBy::Person(CANARY.into()),
