@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use dalsegno_model::{
     BudgetReset, CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest,
-    Dropped, FinishCall, LookUp, NamespaceAdoption, NewRun, NextStep, RecordBatch, Recorded, RequestedBy,
-    Result, RunId, RunRecord, Settle, SettledBy, Shred, Shredded, Store, Template,
+    Dropped, FinishCall, LookUp, NamespaceAdoption, NewRun, NextStep, RecordBatch, RequestedBy, Result,
+    RunId, RunRecord, Settle, SettledBy, Shred, Shredded, Store,
 };
 use dalsegno_proof::check_run;
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
@@ -101,18 +101,6 @@ impl TestContext {
     pub async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
         let reset = BudgetReset { observed, to, requested_by: RequestedBy::default() };
         self.store.reset_budget(run, &reset).await
-    }
-
-    /// Stores a template.
-    pub async fn put_revision(
-        &self,
-        run: RunId,
-        attempt: i32,
-        hash: &str,
-        document: &str,
-    ) -> Result<Recorded> {
-        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
-        self.store.put_revision(run, attempt, &template).await
     }
 
     /// Shreds a run.

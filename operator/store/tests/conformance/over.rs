@@ -101,7 +101,7 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
             "record the identity",
             record(cx.record_identity(run, 1, &identity(Verdict::Refused)).await.unwrap()),
         ),
-        ("keep a template", record(cx.put_revision(run, 1, "template", "{}").await.unwrap())),
+        ("keep a template", record(cx.put_revision(run, 1, &template("template", "{}")).await.unwrap())),
         ("request a cancel", cx.store.request_cancel(run, &requested_by).await.unwrap()),
         ("grant a budget", cx.store.reset_budget(run, &reset).await.unwrap()),
         ("set deadlines", cx.set_deadlines(run, &deadlines).await.unwrap()),

@@ -6,7 +6,7 @@ use dalsegno_model::{
 };
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 
-use crate::context::{attached, ending, json, new_run, ok, random_digest, recorded};
+use crate::context::{attached, ending, json, new_run, ok, random_digest, recorded, template};
 use crate::{CANARY, Engine, TestContext, Worker, hex, on_both_databases, turn};
 
 on_both_databases! {
@@ -102,7 +102,7 @@ fn canary_run() -> NewRun {
 /// A pod and a worker for the run's reserved attempt. Every name that the operator records holds the canary.
 async fn canary_attempt(cx: &TestContext, run: &RunRecord) -> Worker {
     let number = run.attempt.number;
-    recorded(cx.put_revision(run.id, number, CANARY, CANARY).await.unwrap());
+    recorded(cx.put_revision(run.id, number, &template(CANARY, CANARY)).await.unwrap());
     let identity = Identity {
         image_digest: CANARY.into(),
         agent_version: CANARY.into(),
