@@ -10,7 +10,7 @@ use std::sync::Arc;
 use dalsegno_model::{
     BudgetReset, CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest,
     Dropped, FinishCall, LookUp, NamespaceAdoption, NewRun, NextStep, RecordBatch, RequestedBy, Result,
-    RunId, RunRecord, Settle, SettledBy, Shred, Shredded, Store,
+    RunId, RunRecord, Settle, SettledBy, Store,
 };
 use dalsegno_proof::check_run;
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
@@ -101,12 +101,6 @@ impl TestContext {
     pub async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
         let reset = BudgetReset { observed, to, requested_by: RequestedBy::default() };
         self.store.reset_budget(run, &reset).await
-    }
-
-    /// Shreds a run.
-    pub async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
-        let shred = Shred { run, actor: actor.to_owned(), reason: reason.to_owned() };
-        self.store.shred(&shred).await
     }
 
     /// Gives the runs of a namespace to another one. `ada` requests it, because it was restored.

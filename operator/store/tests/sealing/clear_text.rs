@@ -7,7 +7,7 @@ use dalsegno_model::{
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 
 use crate::context::{attached, ending, json, new_run, ok, random_digest, recorded, template};
-use crate::{CANARY, Engine, TestContext, Worker, hex, on_both_databases, turn};
+use crate::{CANARY, Engine, TestContext, Worker, hex, on_both_databases, shred, turn};
 
 on_both_databases! {
     clear_text_is_stored_in_exactly_these_columns,
@@ -80,7 +80,7 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
     cx.finish(&finish).await.unwrap();
 
     assert_eq!(in_clear(engine).await, IN_CLEAR);
-    cx.shred(worker.run, CANARY, CANARY).await.unwrap();
+    cx.shred(&shred(worker.run, CANARY, CANARY)).await.unwrap();
     let left: Vec<_> = in_clear(engine).await;
     // The id of the key that wrapped the data key is deleted with the data key.
     let after: Vec<_> = IN_CLEAR.into_iter().filter(|column| *column != "data_keys.key_id").collect();

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use both_databases::on_both_databases;
 use context::{TestContext, Worker, all_records, json, ok};
 use dalsegno_format::{fold, header};
-use dalsegno_model::{Commit, DeltaBase, RecordBatch, RunId, Store, Written};
+use dalsegno_model::{Commit, DeltaBase, RecordBatch, RunId, Shred, Store, Written};
 use dalsegno_proof::bundle::Export;
 use dalsegno_proof::{Anchors, Problem, Signer, Summary, check_store};
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
@@ -38,6 +38,10 @@ use uuid::Uuid;
 
 /// A text that the worker writes everywhere.
 const CANARY: &str = "canary of the worker";
+
+fn shred(run: RunId, reason: &str, actor: &str) -> Shred {
+    Shred { run, reason: reason.into(), actor: actor.into() }
+}
 
 /// A database and a folder with keys.
 pub struct Engine {
