@@ -94,7 +94,7 @@ const WALK: &str = concat!(
 pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk) -> DbResult<Option<Branch>> {
     let refused: Vec<_> = walk.excluded_snapshots.iter().map(Digest::as_slice).collect();
     let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.to).bind(walk.with_state).bind(refused);
-    let start = walk.start.map(|(id, _)| id);
+    let start = walk.start.map(|start| start.id);
     let query = query
         .bind(start.map(|id| id.turn))
         .bind(start.map(|id| boundary_number(id.boundary)))
@@ -106,7 +106,7 @@ pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk)
         return Ok(None);
     };
     let head_hash = match walk.start {
-        Some((_, content_hash)) => content_hash,
+        Some(start) => start.content_hash,
         None => digest(first, "head_hash")?,
     };
     let has_data_key = first.try_get("has_data_key")?;
@@ -114,5 +114,5 @@ pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk)
         Some(_) => found.iter().map(encoded_boundary).collect::<DbResult<_>>()?,
         None => Vec::new(),
     };
-    Ok(Some(Branch { head_turn, head_hash, has_data_key, encoded }))
+    Ok(Some(Branch { run, head_turn, head_hash, has_data_key, encoded }))
 }

@@ -9,7 +9,7 @@ use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::compaction::is_dropped;
 use crate::db_error::{DbResult, timestamp};
 use crate::reads::encoded_boundary;
-use crate::snapshot_io::{Branch, Walk};
+use crate::snapshot_io::{Branch, HashedBoundary, Walk};
 use dalsegno_model::{AuditRow, BoundaryId, RunId};
 
 /// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
@@ -85,7 +85,8 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
     let Some(head) = row.head() else { return Ok(None) };
     let has_data_key = data_keys::has_data_key(conn, run).await?;
     let top = BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
-    let (start, head_hash) = walk.start.unwrap_or((top, head.hash));
+    let HashedBoundary { id: start, content_hash: head_hash } =
+        walk.start.unwrap_or(HashedBoundary { id: top, content_hash: head.hash });
     let found = sqlx::query(WALK)
         .bind(run)
         .bind(start.turn)
@@ -99,7 +100,7 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         .fetch_all(conn)
         .await?;
     let encoded = found.iter().map(encoded_boundary).collect::<DbResult<_>>()?;
-    Ok(Some(Branch { head_turn: head.turn, head_hash, has_data_key, encoded }))
+    Ok(Some(Branch { run, head_turn: head.turn, head_hash, has_data_key, encoded }))
 }
 
 /// Returns the audit chain of a run, in order.
