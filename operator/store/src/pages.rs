@@ -86,7 +86,11 @@ impl<R: SnapshotReader> PageCheck<'_, R> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Ok(ValidBoundary { full: self.known.is_some(), payload_loss: Some(PayloadLoss::Dropped), ..valid }))
+        Ok(Ok(ValidBoundary {
+            full: self.known.is_some(),
+            payload_loss: Some(PayloadLoss::Dropped),
+            ..valid
+        }))
     }
 
     /// Checks a boundary whose payloads exist. A patch is checked together with the state before it. If that state is

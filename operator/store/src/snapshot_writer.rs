@@ -64,13 +64,14 @@ async fn write(writer: &impl SnapshotWriter, run: RunId, at: StateAt) -> Result<
         writer.cipher_to_write(run).await?;
         return Err(dropped("its payloads, or chunks that it shares, were dropped meanwhile"));
     };
-    let (text, manifest) = match read(writer, SnapshotOf { run, content_hash: &content_hash, stored: &stored }, &cipher).await {
-        // Its chunks are missing because the snapshot was deleted with them, not because they are damaged.
-        Err(Error::Corrupt { .. }) if writer.snapshot(run, &content_hash).await?.is_none() => {
-            return Err(dropped("it was deleted while it was read back"));
-        }
-        read => read?,
-    };
+    let (text, manifest) =
+        match read(writer, SnapshotOf { run, content_hash: &content_hash, stored: &stored }, &cipher).await {
+            // Its chunks are missing because the snapshot was deleted with them, not because they are damaged.
+            Err(Error::Corrupt { .. }) if writer.snapshot(run, &content_hash).await?.is_none() => {
+                return Err(dropped("it was deleted while it was read back"));
+            }
+            read => read?,
+        };
     if sha256(&text) != text_digest {
         return Err(corrupt("the stored snapshot is of another state"));
     }

@@ -76,13 +76,19 @@ pub(super) async fn is_accepted(
     Ok(is_accepted.fetch_one(conn).await?)
 }
 
+/// Chunks of a snapshot to store.
+pub(super) struct NewChunks {
+    pub run: RunId,
+    pub chunks: Vec<(Digest, Vec<u8>)>,
+    /// Whether they are encrypted.
+    pub sealed: bool,
+}
+
 /// Stores chunks. A chunk that is stored with other bytes is damaged, and is replaced.
 pub(super) async fn put_chunks(
     conn: &mut SqliteConnection,
     now: i64,
-    run: RunId,
-    chunks: Vec<(Digest, Vec<u8>)>,
-    sealed: bool,
+    NewChunks { run, chunks, sealed }: NewChunks,
 ) -> DbResult<()> {
     if !is_accepted(conn, run, None, sealed).await? {
         return Ok(());

@@ -78,10 +78,11 @@ impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
         new.shared.extend(new.chunks.iter().map(|(hash, _)| *hash));
         let mut chunks = std::mem::take(&mut new.chunks).into_iter();
         while !chunks.as_slice().is_empty() {
-            let batch: Vec<_> = chunks.by_ref().take(CHUNK_BATCH).collect();
+            let batch =
+                snapshot::NewChunks { run, chunks: chunks.by_ref().take(CHUNK_BATCH).collect(), sealed };
             self.executor
                 .write_unsynced("storing chunks", move |conn, now| {
-                    Box::pin(snapshot::put_chunks(conn, now, run, batch, sealed))
+                    Box::pin(snapshot::put_chunks(conn, now, batch))
                 })
                 .await?;
         }
