@@ -27,7 +27,7 @@ use both_databases::on_both_databases;
 use context::{TestContext, Worker, all_records, json, ok};
 use dalsegno_format::{fold, header};
 use dalsegno_model::{Commit, DeltaBase, RecordBatch, RunId, Shred, Store, Written};
-use dalsegno_proof::bundle::Export;
+use dalsegno_proof::bundle::{Export, ExportOf};
 use dalsegno_proof::{Anchors, Problem, Signer, Summary, check_store};
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
 use dalsegno_store::{migrate, open_beside};
@@ -219,7 +219,8 @@ async fn export(cx: &TestContext, run: RunId) -> dalsegno_model::Result<Export> 
     let store: &dyn Store = &*cx.store;
     let signer = Arc::new(Signer::load(store, None).await.unwrap());
     let reading = store.begin_read().await.unwrap();
-    let begun = Export::begin(reading, Uuid::nil(), run, Timestamp::UNIX_EPOCH, signer).await;
+    let of = ExportOf { store: Uuid::nil(), run, at: Timestamp::UNIX_EPOCH };
+    let begun = Export::begin(reading, of, signer).await;
     begun.map(Option::unwrap)
 }
 
