@@ -2,7 +2,7 @@
 
 use dalsegno_core::settings::Settings;
 use dalsegno_core::text::position;
-use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdict};
+use dalsegno_model::{Attempt, AttemptState, Class, RunRecord, Verdict};
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
 
