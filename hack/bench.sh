@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
-# it runs all benches: boundary turns slow reaction quiet memory lives.
+# it runs all benches but scale, which takes about 45 minutes: boundary turns slow reaction quiet memory lives.
 source "$(dirname "$0")/lib.sh"
 
 wanted=" ${*:-boundary turns slow reaction quiet memory lives} "
@@ -64,7 +64,7 @@ fi
 
 # These benches need no containers: they use a control plane of their own with fake nodes.
 fake_node_benches=()
-for name in reaction quiet memory; do ! is_wanted "$name" || fake_node_benches+=("$name"); done
+for name in reaction quiet memory scale; do ! is_wanted "$name" || fake_node_benches+=("$name"); done
 if ((${#fake_node_benches[@]} > 0)); then
     step "On a control plane with fake nodes: ${fake_node_benches[*]}"
     kube=$(cluster build kube | grep -o '/.*/kube$')

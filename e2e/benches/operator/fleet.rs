@@ -42,7 +42,11 @@ impl Fleet {
     pub async fn start(&mut self, names: impl IntoIterator<Item = String>) -> Result {
         let this = &*self;
         let workers: Vec<Worker> = stream::iter(names)
-            .map(|name| this.start_one(name))
+            .map(|name| async move {
+                let worker = this.prepare_one(name).await?;
+                worker.attach_when_ready().await?;
+                anyhow::Ok(worker)
+            })
             .buffer_unordered(CONCURRENCY)
             .try_collect()
             .await?;
@@ -50,16 +54,20 @@ impl Fleet {
         Ok(())
     }
 
-    async fn start_one(&self, name: String) -> Result<Worker> {
+    /// Starts runs with these names and returns their workers, which are not attached.
+    pub async fn prepare(&self, names: impl IntoIterator<Item = String>) -> Result<Vec<Worker>> {
+        let workers = stream::iter(names).map(|name| self.prepare_one(name)).buffer_unordered(CONCURRENCY);
+        workers.try_collect().await
+    }
+
+    async fn prepare_one(&self, name: String) -> Result<Worker> {
         objects::create::<AgentRun>(&self.client, &self.namespace, manifest(&name)).await?;
         let pod = self.wait_for_running(&format!("{name}-1")).await?;
-        let worker = Worker {
+        Ok(Worker {
             url: env_value(&pod, env::URL)?,
             token: worker::token(&self.client, &pod, AUDIENCE).await?,
             instance: format!("{:A<43}", uuid::Uuid::new_v4().simple().to_string()),
-        };
-        worker.attach_when_ready().await?;
-        Ok(worker)
+        })
     }
 
     /// Creates runs with these names that are held before their first pod, because their AgentDefinition does not
@@ -93,7 +101,7 @@ impl Fleet {
     pub async fn end(self) -> Result {
         let runs = objects::untyped::<AgentRun>(&self.client, &self.namespace);
         runs.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-        eventually("the runs to be gone", secs(120), async || {
+        eventually("the runs to be gone", secs(600), async || {
             Ok(runs.list(&ListParams::default().limit(1)).await?.items.is_empty().then_some(()))
         })
         .await
@@ -108,7 +116,9 @@ fn manifest(name: &str) -> Value {
         "resources": { "requests": { "cpu": "5m", "memory": "16Mi" } },
     });
     let agent = json!({ "agentVersion": "1", "template": { "spec": { "containers": [container] } } });
-    let spec = json!({ "agent": agent, "input": { "task": "wait" } });
+    // A bench may take longer than the built-in deadlines.
+    let liveness = json!({ "startDeadlineSeconds": 86_400, "progressDeadlineSeconds": 86_400 });
+    let spec = json!({ "agent": agent, "input": { "task": "wait" }, "liveness": liveness });
     json!({ "metadata": { "name": name }, "spec": spec })
 }
 

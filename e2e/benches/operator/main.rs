@@ -1,7 +1,7 @@
 //! What the operator costs and how fast it is: its reaction to a disruption, its writes to the API server and to the
 //! store, its memory.
 //!
-//! `reaction`, `quiet` and `memory` use a control plane of their own with fake nodes (`with-control-plane.sh`). The
+//! `reaction`, `quiet`, `memory` and `scale` use a control plane of their own with fake nodes (`with-control-plane.sh`). The
 //! operator is `DALSEGNO_PROGRAM`, and this program plays the workers. `lives` uses a real cluster and the operator
 //! installed there.
 
@@ -14,6 +14,8 @@ mod memory;
 mod program;
 mod quiet;
 mod reaction;
+mod scale;
+mod storms;
 
 #[path = "../../../operator/gateway/benches/figures.rs"]
 mod figures;
@@ -34,10 +36,11 @@ async fn main() -> Result {
             "reaction" => reaction::measure().await?,
             "quiet" => quiet::measure().await?,
             "memory" => memory::measure().await?,
+            "scale" => scale::measure().await?,
             "lives" => lives::measure().await?,
-            other => anyhow::bail!("there is no bench {other:?}: reaction, quiet, memory, lives"),
+            other => anyhow::bail!("there is no bench {other:?}: reaction, quiet, memory, scale, lives"),
         }
     }
-    anyhow::ensure!(!names.is_empty(), "name the benches to run: reaction, quiet, memory, lives");
+    anyhow::ensure!(!names.is_empty(), "name the benches to run: reaction, quiet, memory, scale, lives");
     Ok(())
 }

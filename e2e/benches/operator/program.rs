@@ -3,15 +3,23 @@
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::Context;
 use dalsegno_e2e::Result;
 use dalsegno_e2e::http::Request;
 use dalsegno_e2e::wait::{eventually, secs};
 
+/// The kernel counts a process's CPU time in ticks of this length.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Limit for a process to become ready. An operator first reads every run and pod.
+const READY_LIMIT: Duration = secs(120);
+
 /// One process of `dalsegno`. Dropping the value kills the process.
 pub struct Program {
     process: Child,
+    /// The base URL of its health and metrics.
     health: String,
 }
 
@@ -39,7 +47,7 @@ pub fn free_port() -> Result<u16> {
 }
 
 impl Program {
-    /// Starts the process and waits up to 30 s until it is ready.
+    /// Starts the process and waits up to two minutes until it is ready.
     pub async fn start(role: &Role<'_>) -> Result<Self> {
         let program = std::env::var_os("DALSEGNO_PROGRAM").context("DALSEGNO_PROGRAM is not set")?;
         let (health, directory) = (free_port()?, directory()?);
@@ -60,9 +68,9 @@ impl Program {
             .stderr(log)
             .spawn()
             .context("starting DALSEGNO_PROGRAM")?;
-        let program = Self { process, health: format!("http://127.0.0.1:{health}/readyz") };
-        eventually(format!("{} to be ready", role.command), secs(30), async || {
-            let answer = Request::get(&program.health).send().await?;
+        let program = Self { process, health: format!("http://127.0.0.1:{health}") };
+        eventually(format!("{} to be ready", role.command), READY_LIMIT, async || {
+            let answer = Request::get(format!("{}/readyz", program.health)).send().await?;
             Ok((answer.status == 200).then_some(()))
         })
         .await?;
@@ -76,6 +84,23 @@ impl Program {
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")).context("no RssAnon")?;
         Ok(kilobytes.parse::<u64>()? * 1024)
+    }
+
+    /// The CPU time of the process so far, of user and kernel together.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.id()))?;
+        let (_, fields) = stat.rsplit_once(") ").context("a stat without a name")?;
+        let mut fields = fields.split(' ').skip(11);
+        let mut ticks = || fields.next().context("a stat without times")?.parse::<u32>().context("ticks");
+        Ok(TICK * (ticks()? + ticks()?))
+    }
+
+    /// The largest value of a metric over its labels.
+    pub async fn metric(&self, name: &str) -> Result<f64> {
+        let page = Request::get(format!("{}/metrics", self.health)).send().await?.body;
+        let values = page.lines().filter_map(|line| line.strip_prefix(name)?.split_whitespace().last());
+        let largest = values.filter_map(|value| value.parse().ok()).reduce(f64::max);
+        largest.with_context(|| format!("the process does not export {name}"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests that break the cluster or Dal Segno itself. They run one after the other (`--test-threads=1`).
 
 mod corruption;
+mod fleet;
 mod healthy;
 mod nodes;
 mod operator_crash;

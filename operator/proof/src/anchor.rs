@@ -86,6 +86,12 @@ impl AnchorLine {
             if anchor.version != VERSION {
                 return Err(format!("it is of version {}, and this program reads {VERSION}", anchor.version));
             }
+            let Self { seq, first, .. } = anchor;
+            if !(1..=seq).contains(&first) {
+                return Err(format!(
+                    "anchor {seq} cannot announce {first} as the first that the store keeps"
+                ));
+            }
             Ok(anchor)
         })
     }

@@ -262,6 +262,17 @@ async fn edited_anchors_are_found() {
 }
 
 #[tokio::test]
+async fn a_line_with_numbers_that_no_anchor_has_is_no_valid_anchor() {
+    let signer = signer().await;
+    let line = anchored(&mut Rows::valid(), &signer).remove(0);
+    for (number, impossible) in [("seq", 0), ("seq", i64::MIN), ("first", 0), ("first", 2)] {
+        let line = line.replace(&format!(r#""{number}":1,"#), &format!(r#""{number}":{impossible},"#));
+        let problem = Anchors::default().take("line 1", &line).unwrap().to_string();
+        assert!(problem.contains("as the first that the store keeps"), "{number} {impossible}: {problem}");
+    }
+}
+
+#[tokio::test]
 async fn anchors_are_pruned_only_if_one_of_the_copy_announces_it() {
     let (mut rows, signer) = (Rows::valid(), signer().await);
     for _ in 0..3 {
