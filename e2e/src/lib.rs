@@ -41,7 +41,7 @@ pub use ledger::Ledger;
 pub use operator::Operator;
 pub use run::Run;
 pub use status::StatusExt;
-pub use test_context::TestContext;
+pub use test_context::{Rights, TestContext};
 pub use worker::Worker;
 
 /// The result of every test. The error says what was expected and what was found.

@@ -15,6 +15,17 @@ use crate::{AuditLog, Definition, Ledger, Operator, Result, objects, process};
 /// If this variable is set, the namespaces of failed tests are kept.
 const KEEP: &str = "DALSEGNO_E2E_KEEP";
 
+/// Verbs on resources of an API group.
+#[derive(Clone, Copy, Debug)]
+pub struct Rights<'a> {
+    /// The API group.
+    pub group: &'a str,
+    /// The resources, with subresources after a `/`.
+    pub resources: &'a [&'a str],
+    /// The verbs.
+    pub verbs: &'a [&'a str],
+}
+
 /// The namespace, the clients and the sources of one test. If it is dropped without [`TestContext::end`], it prints
 /// what a person would look at, and deletes the namespace.
 pub struct TestContext {
@@ -152,8 +163,9 @@ impl TestContext {
         Ok(Client::try_from(config)?)
     }
 
-    /// Grants this user `verbs` on `resources` of an API group, in the test's namespace.
-    pub async fn grant(&self, user: &str, group: &str, resources: &[&str], verbs: &[&str]) -> Result {
+    /// Grants these rights to this user, in the test's namespace.
+    pub async fn grant(&self, user: &str, rights: Rights<'_>) -> Result {
+        let Rights { group, resources, verbs } = rights;
         let name = format!("{user}-{}", resources.join("-")).replace('/', "-");
         let role = json!({
             "metadata": { "name": name },

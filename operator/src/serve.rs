@@ -92,7 +92,7 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     if let Some(args) = operator {
         let failpoint =
             Failpoint::new(args.crash_at.clone(), &failpoint_folder(store_args.url()), &args.pod_name);
-        process.start_operator(args, key, state_reads, failpoint);
+        process.start_operator(OperatorPart { args, key, state_reads, failpoint });
     }
     process.run(health).await
 }
@@ -106,6 +106,14 @@ impl Parts {
             (Some(_), Some(_)) | (None, None) => "all",
         }
     }
+}
+
+/// What the operator needs besides what all parts of the process share.
+struct OperatorPart {
+    args: OperatorArgs,
+    key: KeyArgs,
+    state_reads: StateReadBudget,
+    failpoint: Failpoint,
 }
 
 impl Process {
@@ -156,13 +164,8 @@ impl Process {
         });
     }
 
-    fn start_operator(
-        &mut self,
-        args: OperatorArgs,
-        key: KeyArgs,
-        state_reads: StateReadBudget,
-        failpoint: Failpoint,
-    ) {
+    fn start_operator(&mut self, part: OperatorPart) {
+        let OperatorPart { args, key, state_reads, failpoint } = part;
         let metrics = Metrics::default();
         metrics.register(&mut self.registry);
         let is_ready = Arc::new(AtomicBool::new(false));

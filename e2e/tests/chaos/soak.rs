@@ -163,7 +163,7 @@ async fn break_things(
         let length = Duration::from_millis(rng.random_range(500..25_000));
         let index = rng.random_range(0..LANES);
         let at = start.elapsed().as_secs();
-        match timeout(FAULT_LIMIT, apply(ctx, postgres, fault, index, length)).await {
+        match timeout(FAULT_LIMIT, apply(ctx, postgres, Planned { fault, index, length })).await {
             Ok(Ok(())) => {
                 println!("{at} s: {fault:?}, {length:?}");
                 *applied.entry(fault).or_default() += 1;
@@ -175,13 +175,15 @@ async fn break_things(
     Ok(applied)
 }
 
-async fn apply(
-    ctx: &TestContext,
-    postgres: &Postgres,
+/// A fault, the index of the run that it hits, and how long it lasts.
+struct Planned {
     fault: Fault,
     index: usize,
     length: Duration,
-) -> Result {
+}
+
+async fn apply(ctx: &TestContext, postgres: &Postgres, planned: Planned) -> Result {
+    let Planned { fault, index, length } = planned;
     let cluster = ctx.cluster()?;
     let at_once = DeleteParams::default().grace_period(0);
     let guard = match fault {

@@ -2,7 +2,7 @@
 
 use dalsegno_crds::{AgentDefinition, AgentRun};
 use dalsegno_e2e::objects::{self, merge, refusal};
-use dalsegno_e2e::{Agent, Definition, Result, TestContext};
+use dalsegno_e2e::{Agent, Definition, Result, Rights, TestContext};
 use serde_json::{Value, json};
 
 /// A run with an inline template.
@@ -14,7 +14,11 @@ fn inline_run() -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_may_not_create_pods_may_use_a_definition_but_not_write_a_template() -> Result {
     let ctx = TestContext::new("author").await?;
-    ctx.grant("alice", "dalsegno.dev", &["agentruns", "agentdefinitions"], &["*"]).await?;
+    ctx.grant(
+        "alice",
+        Rights { group: "dalsegno.dev", resources: &["agentruns", "agentdefinitions"], verbs: &["*"] },
+    )
+    .await?;
     ctx.create_definition("agent", &Definition::new()).await?;
     let alice = ctx.as_user("alice").await?;
     let create = async |manifest| objects::create::<AgentRun>(&alice, &ctx.namespace, manifest).await;
@@ -34,7 +38,7 @@ async fn a_user_who_may_not_create_pods_may_use_a_definition_but_not_write_a_tem
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_may_not_change_a_template_may_cancel_the_run() -> Result {
     let ctx = TestContext::new("editor").await?;
-    ctx.grant("alice", "dalsegno.dev", &["agentruns"], &["*"]).await?;
+    ctx.grant("alice", Rights { group: "dalsegno.dev", resources: &["agentruns"], verbs: &["*"] }).await?;
     let alice = ctx.as_user("alice").await?;
     let run = ctx.start("run", &Agent::new(json!({ "turns": 200, "turnSeconds": 0.3 }))).await?;
     let edit = async |change: Value| {
@@ -51,8 +55,8 @@ async fn a_user_who_may_not_change_a_template_may_cancel_the_run() -> Result {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_may_not_get_a_secret_may_not_use_it_as_the_input_of_a_run() -> Result {
     let ctx = TestContext::new("secret").await?;
-    ctx.grant("bob", "dalsegno.dev", &["agentruns"], &["*"]).await?;
-    ctx.grant("bob", "", &["pods"], &["create"]).await?;
+    ctx.grant("bob", Rights { group: "dalsegno.dev", resources: &["agentruns"], verbs: &["*"] }).await?;
+    ctx.grant("bob", Rights { group: "", resources: &["pods"], verbs: &["create"] }).await?;
     let bob = ctx.as_user("bob").await?;
     let secret = json!({ "metadata": { "name": "plan" }, "stringData": {
         "input": json!({ "turns": 2, "turnSeconds": 0.1, "ledger": ctx.ledger.url() }).to_string(),
@@ -65,7 +69,7 @@ async fn a_user_who_may_not_get_a_secret_may_not_use_it_as_the_input_of_a_run() 
     let created = objects::create::<AgentRun>(&bob, &ctx.namespace, from_secret.clone()).await;
     let message = refusal(created)?;
     assert!(message.contains("plan") || message.contains("get"), "{message}");
-    ctx.grant("bob", "", &["secrets"], &["get"]).await?;
+    ctx.grant("bob", Rights { group: "", resources: &["secrets"], verbs: &["get"] }).await?;
     dalsegno_e2e::wait::eventually(
         "the new right to take effect",
         dalsegno_e2e::wait::secs(10),

@@ -5,7 +5,7 @@ use dalsegno_e2e::http::Request;
 use dalsegno_e2e::process::{kubectl, run};
 use dalsegno_e2e::wait::secs;
 use dalsegno_e2e::worker::Worker;
-use dalsegno_e2e::{Agent, Result, StatusExt, TestContext};
+use dalsegno_e2e::{Agent, Result, Rights, StatusExt, TestContext};
 use dalsegno_protocol::{Checkpoint, Code};
 use serde_json::json;
 
@@ -72,8 +72,13 @@ async fn only_a_user_with_the_right_reads_a_runs_checkpoints_over_http() -> Resu
     }
     let [auditor, viewer] = tokens.as_slice() else { anyhow::bail!("two tokens: {tokens:?}") };
     let user = |name: &str| format!("system:serviceaccount:{}:{name}", ctx.namespace);
-    ctx.grant(&user("auditor"), "dalsegno.dev", &["agentruns/checkpoints"], &["get"]).await?;
-    ctx.grant(&user("viewer"), "dalsegno.dev", &["agentruns"], &["get"]).await?;
+    ctx.grant(
+        &user("auditor"),
+        Rights { group: "dalsegno.dev", resources: &["agentruns/checkpoints"], verbs: &["get"] },
+    )
+    .await?;
+    ctx.grant(&user("viewer"), Rights { group: "dalsegno.dev", resources: &["agentruns"], verbs: &["get"] })
+        .await?;
 
     let read = async |token: &str, call: &str| {
         let url = format!("{gateway}/{}/agentruns/run/{call}", ctx.namespace);

@@ -173,3 +173,12 @@ pub enum Verdict {
     /// A different version, not allowed by the policy.
     Refused,
 }
+
+/// A pod template, and the hash of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// The hash.
+    pub hash: String,
+    /// The template.
+    pub document: String,
+}

@@ -67,6 +67,30 @@ pub mod kind {
     pub const NAMESPACE_ADOPTED: &str = "namespace-adopted";
 }
 
+/// A request to give the runs of a namespace that was deleted to the namespace that replaced it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceAdoption {
+    /// UID of the namespace that the runs belong to now.
+    pub from: String,
+    /// UID of the namespace that they will belong to.
+    pub to: String,
+    /// Who requested it, for the audit.
+    pub actor: String,
+    /// Why, for the audit.
+    pub reason: String,
+}
+
+/// A request for a fresh recovery budget, a compare-and-set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetReset {
+    /// The generation that the caller has observed. If the run has another one, nothing is reset.
+    pub observed: i64,
+    /// The generation that was requested.
+    pub to: i64,
+    /// Who requested it, for the audit.
+    pub requested_by: RequestedBy,
+}
+
 /// Who requested a transition that the operator carries out, and why, as far as it is known. It is stored in the
 /// detail of the audit row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

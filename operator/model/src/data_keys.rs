@@ -3,6 +3,17 @@
 
 use crate::{Error, RunId};
 
+/// A request to delete a run's data key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shred {
+    /// The run.
+    pub run: RunId,
+    /// Who requested it, for the audit.
+    pub actor: String,
+    /// Why, for the audit.
+    pub reason: String,
+}
+
 /// The answer to [`crate::Admin::shred`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shredded {

@@ -30,7 +30,7 @@ mod worker;
 
 pub use anchor::{AnchorRow, HeadsToAnchor, LEAVES_PER_ANCHOR, NewAnchor};
 pub use attempt::*;
-pub use audit::RequestedBy;
+pub use audit::{BudgetReset, NamespaceAdoption, RequestedBy};
 pub use boundary::*;
 pub use boundary_id::*;
 pub use call::*;

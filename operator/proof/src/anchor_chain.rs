@@ -20,6 +20,17 @@ pub struct ProvenAnchors {
     anchors: BTreeMap<i64, (i64, bool)>,
 }
 
+/// The audit rows of a run that anchors named before a time.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedRows {
+    /// The run.
+    pub run: RunId,
+    /// Only anchors before this time count.
+    pub before: Timestamp,
+    /// Only rows with a lower number count.
+    pub below: i64,
+}
+
 impl ProvenAnchors {
     /// The number of anchors in the store.
     pub fn count(&self) -> usize {
@@ -41,15 +52,13 @@ impl ProvenAnchors {
         self.anchors.iter().find(|(_, (at, _))| *at >= time.as_millisecond()).map(|(seq, _)| *seq)
     }
 
-    /// The last audit row of a run below number `seq` that a proven anchor named before this time: its number and
-    /// hash.
+    /// The last of these audit rows that a proven anchor named: its number and hash.
     pub async fn last_named(
         &self,
         reading: &mut dyn ReadTransaction,
-        run: RunId,
-        before: Timestamp,
-        seq: i64,
+        rows: NamedRows,
     ) -> Result<Option<(i64, Digest)>> {
+        let NamedRows { run, before, below } = rows;
         let (mut after, mut last) = (RunLeafKey::before(run), None);
         loop {
             let page = reading.leaves_by_run(after, run).await?;
@@ -57,7 +66,7 @@ impl ProvenAnchors {
             after.anchor = *anchor;
             let named = page.iter().filter(|(anchor, leaf)| {
                 let is_early = |(at, is_proven): &(i64, bool)| *is_proven && *at < before.as_millisecond();
-                self.anchors.get(anchor).is_some_and(is_early) && (1..seq).contains(&leaf.audit_seq)
+                self.anchors.get(anchor).is_some_and(is_early) && (1..below).contains(&leaf.audit_seq)
             });
             last = last.max(named.map(|(_, leaf)| (leaf.audit_seq, leaf.audit_hash)).max());
         }

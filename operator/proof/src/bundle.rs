@@ -24,7 +24,7 @@ mod verify;
 use dalsegno_format::fields::FramedHasher;
 use dalsegno_model::Digest;
 
-pub use export::Export;
+pub use export::{Export, ExportOf};
 pub use replay::state;
 pub use verify::{Verified, verify};
 

@@ -29,7 +29,7 @@ pub mod verify;
 pub use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor};
 
 pub use anchor::{Anchor, AnchorLine};
-pub use anchor_chain::ProvenAnchors;
+pub use anchor_chain::{NamedRows, ProvenAnchors};
 pub use anchors::Anchors;
 pub use audit_chain::AuditChain;
 pub use boundary_chain::BoundaryChain;

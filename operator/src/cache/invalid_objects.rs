@@ -18,6 +18,14 @@ struct InvalidObject {
     reported: bool,
 }
 
+/// A generation of an object.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectGeneration<'a> {
+    pub uid: &'a str,
+    pub kind: &'a str,
+    pub generation: Option<i64>,
+}
+
 /// Whether an invalid object was known before.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
@@ -29,7 +37,8 @@ pub struct Known {
 
 impl InvalidObjects {
     /// Records an invalid object, or a new generation of one.
-    pub fn insert(&self, uid: &str, kind: &str, generation: Option<i64>, metrics: &Metrics) -> Known {
+    pub fn insert(&self, object: ObjectGeneration<'_>, metrics: &Metrics) -> Known {
+        let ObjectGeneration { uid, kind, generation } = object;
         let mut objects = lock(&self.0);
         if let Some(before) = objects.get(uid).filter(|it| it.generation == generation) {
             return Known { is_new: false, is_reported: before.reported };

@@ -33,17 +33,16 @@ struct Queues {
 
 /// Namespace and name of an AgentDefinition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Definition {
-    namespace: String,
-    name: String,
+pub struct Definition {
+    pub namespace: String,
+    pub name: String,
 }
 
 impl RunQueues {
-    /// The position of a run in the queue of its definition, from 1. `None`: it may start.
-    pub fn position(&self, run: &RunKey, uid: &str, definition: &str, max_concurrent: i32) -> Option<i32> {
-        let definition = Definition { namespace: run.namespace.clone(), name: definition.to_owned() };
+    /// The position of the run with this UID in the queue of its definition, from 1. `None`: it may start.
+    pub fn position(&self, uid: &str, definition: &Definition, max_concurrent: i32) -> Option<i32> {
         let queues = lock(&self.0);
-        run_queue::position(queues.by_definition.get(&definition)?.values(), uid, max_concurrent)
+        run_queue::position(queues.by_definition.get(definition)?.values(), uid, max_concurrent)
     }
 
     /// Applies an event of the watch. Returns the waiting runs to wake, because a place has become free.
@@ -172,6 +171,10 @@ mod tests {
         .expect("a run")
     }
 
+    fn triage() -> Definition {
+        Definition { namespace: "shop".into(), name: "triage".into() }
+    }
+
     fn key(name: &str) -> RunKey {
         RunKey { namespace: "shop".into(), name: name.into() }
     }
@@ -188,7 +191,7 @@ mod tests {
             assert!(queues.apply(&Event::Apply(run("first", 1, &running))).is_empty());
             assert!(queues.apply(&Event::Apply(run("third", 3, &Value::Null))).is_empty());
             assert!(queues.apply(&Event::Apply(run("second", 2, &Value::Null))).is_empty());
-            let position = |name: &str| queues.position(&key(name), name, "triage", 1);
+            let position = |name: &str| queues.position(name, &triage(), 1);
             assert_eq!([position("first"), position("second"), position("third")], [None, Some(1), Some(2)]);
             assert_eq!(queues.apply(&end), [key("second"), key("third")]);
             assert_eq!([position("second"), position("third")], [None, Some(1)]);
@@ -201,10 +204,10 @@ mod tests {
         let waiting = |name: &str| run(name, 1, &Value::Null);
         queues.apply(&Event::Apply(waiting("a")));
         queues.apply(&Event::Apply(waiting("b")));
-        assert_eq!(queues.position(&key("b"), "b", "triage", 1), Some(1));
+        assert_eq!(queues.position("b", &triage(), 1), Some(1));
         queues.apply(&Event::Init);
         queues.apply(&Event::InitApply(waiting("b")));
         assert_eq!(queues.apply(&Event::InitDone), [key("b")]);
-        assert_eq!(queues.position(&key("b"), "b", "triage", 1), None);
+        assert_eq!(queues.position("b", &triage(), 1), None);
     }
 }

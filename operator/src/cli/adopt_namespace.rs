@@ -1,6 +1,7 @@
 //! `dalsegno adopt-namespace`: moves the runs of a namespace that was deleted and created again.
 
 use anyhow::{Context as _, bail};
+use dalsegno_model::NamespaceAdoption;
 
 use crate::config::{AdoptNamespaceArgs, Justification};
 use crate::output::print_line;
@@ -13,9 +14,11 @@ use crate::output::print_line;
 pub async fn run(args: AdoptNamespaceArgs) -> anyhow::Result<()> {
     let AdoptNamespaceArgs { store, old_uid, new_uid, justification: Justification { reason, by } } = args;
     let store = store.open_beside().await?;
-    match store.adopt_namespace(&old_uid, &new_uid, &by, &reason).await.context("moving the runs")? {
-        0 => bail!("the store has no run of a namespace with UID {old_uid}"),
-        runs => print_line!("{runs} runs now belong to the namespace with UID {new_uid}"),
+    let adoption = NamespaceAdoption { from: old_uid, to: new_uid, actor: by, reason };
+    let NamespaceAdoption { from, to, .. } = &adoption;
+    match store.adopt_namespace(&adoption).await.context("moving the runs")? {
+        0 => bail!("the store has no run of a namespace with UID {from}"),
+        runs => print_line!("{runs} runs now belong to the namespace with UID {to}"),
     }
     Ok(())
 }

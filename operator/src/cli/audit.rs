@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use dalsegno_model::read_transaction::AuditKey;
 use dalsegno_model::{Prune, ReadTransaction, RunId, Store, audit};
-use dalsegno_proof::{Anchors, ProvenAnchors, PublicKey, check_store_and_anchors};
+use dalsegno_proof::{Anchors, NamedRows, ProvenAnchors, PublicKey, check_store_and_anchors};
 
 use crate::config::{Justification, PruneArgs, VerifyAuditArgs};
 use crate::output::print_line;
@@ -42,7 +42,8 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
         reading.renew().await.context("reading the runs")?;
         for run in page {
             let (first, needed) = first_rows(&mut *reading, run).await.context("reading an audit")?;
-            let last = anchors.last_named(&mut *reading, run, before, needed).await;
+            let named = NamedRows { run, before, below: needed };
+            let last = anchors.last_named(&mut *reading, named).await;
             let last = last.context("reading the anchors of a run")?;
             // Pruning adds a row itself: it must remove more than one.
             let Some((seq, hash)) = last.filter(|(seq, _)| *seq > first) else { continue };

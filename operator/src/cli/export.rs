@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::Store;
 use dalsegno_proof::Signer;
-use dalsegno_proof::bundle::Export;
+use dalsegno_proof::bundle::{Export, ExportOf};
 use jiff::Timestamp;
 
 use super::runs::find_last;
@@ -29,7 +29,8 @@ pub async fn run(args: ExportArgs) -> anyhow::Result<()> {
     let signer = Arc::new(signer);
     let run = find_last(store.as_ref(), &run).await?;
     let reading = store.begin_read().await.context("starting to read")?;
-    let export = Export::begin(reading, run.store_id, run.id, Timestamp::now(), signer.clone());
+    let of = ExportOf { store: run.store_id, run: run.id, at: Timestamp::now() };
+    let export = Export::begin(reading, of, signer.clone());
     let export = export.await.context("starting the export")?;
     let mut export = export.context("the store no longer has the run")?;
     match output {

@@ -1,7 +1,7 @@
 //! `dalsegno keys`: rotates the key that wraps data keys, and deletes the data key of a run.
 
 use anyhow::{Context as _, bail, ensure};
-use dalsegno_model::Shredded;
+use dalsegno_model::{Shred, Shredded};
 use dalsegno_store::keys::Rewrapped;
 
 use super::runs::{FoundRun, find, summary, unsealed_note};
@@ -52,7 +52,7 @@ pub async fn shred(args: ShredArgs) -> anyhow::Result<()> {
         );
     }
     let name = format!("{}/{} (id {})", run.namespace, run.name, run.id);
-    match store.shred(run.id, &reason, &by).await.context("shredding the run")? {
+    match store.shred(&Shred { run: run.id, actor: by, reason }).await.context("shredding the run")? {
         Shredded::Done => {
             print_line!("shredded: the data key of run {name} is deleted");
             print_line!("a gateway that has read the key recently may use it for up to one more minute");

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
 use dalsegno_crds::AgentRun;
-use dalsegno_model::{Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord};
+use dalsegno_model::{
+    BudgetReset, Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord, Template,
+};
 use dalsegno_proof::verify::{self, Checkpoint};
 use kube::ResourceExt;
 use uuid::Uuid;
 
 use super::attribution::{self, Request};
 use super::error::{Error, Result};
-use super::worker_runtime::WorkerRuntime;
+use super::worker_runtime::{PodRef, WorkerRuntime};
 
 /// Outcome of acting on a decision.
 pub enum ActOutcome {
@@ -97,9 +99,10 @@ pub async fn perform(
         Effect::CreateWorker { run: id, attempt, pod, revision, document } => {
             // Stored before each pod, even if it was stored before: the attempt may be over by now, or the database may
             // have been restored from a backup.
-            let stored = store.put_revision(id, attempt, &revision, &document).await;
+            let template = Template { hash: revision, document };
+            let stored = store.put_revision(id, attempt, &template).await;
             Ok(Some(match stored.map_err(Error::store("storing the template"))? {
-                Recorded::Done(_) => runtime.create_worker(run, pod, revision).await?,
+                Recorded::Done(_) => runtime.create_worker(run, pod, template.hash).await?,
                 // The row has changed since it was read.
                 Recorded::Refused(row) => EffectResult::Row(row),
             }))
@@ -118,8 +121,8 @@ pub async fn perform(
             updated(store.request_cancel(id, &by).await, "requesting the cancel")
         }
         Effect::ResetBudget { run: id, observed, to } => {
-            let by = attribution::of(run, Request::Reset);
-            updated(store.reset_budget(id, observed, to, &by).await, "granting a budget")
+            let reset = BudgetReset { observed, to, requested_by: attribution::of(run, Request::Reset) };
+            updated(store.reset_budget(id, &reset).await, "granting a budget")
         }
         Effect::SetDeadlines(id, deadlines) => {
             updated(store.set_deadlines(id, &deadlines).await, "setting the deadlines")
@@ -128,7 +131,8 @@ pub async fn perform(
             updated(store.set_retention(id, &retention).await, "setting the retention")
         }
         Effect::StopWorker { name, uid } => {
-            runtime.stop_worker(&run.namespace().unwrap_or_default(), &name, uid).await?;
+            let namespace = run.namespace().unwrap_or_default();
+            runtime.stop_worker(PodRef { namespace: &namespace, name: &name, uid: &uid }).await?;
             Ok(None)
         }
         Effect::DeleteRun => {

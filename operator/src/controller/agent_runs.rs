@@ -18,7 +18,7 @@ use super::context::Context;
 use super::error::{Error, Result};
 use super::reconcile::reconcile;
 use super::report_invalid::report;
-use super::worker_runtime::WorkerRuntime;
+use super::worker_runtime::{PodRef, WorkerRuntime};
 use crate::cache::pods::Owner;
 use crate::cache::raw_object::RawRun;
 use crate::log::error_chain;
@@ -96,7 +96,8 @@ async fn clean_up(run: &RawRun, ctx: &Context) -> Result<()> {
     ctx.store.mark_deleted(&uid, &by).await.map_err(Error::store("closing the row"))?;
     ctx.failpoint.pass("after", effect);
     for pod in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {
-        ctx.stop_worker(&run.namespace().unwrap_or_default(), pod.name(), pod.uid().to_owned()).await?;
+        let namespace = run.namespace().unwrap_or_default();
+        ctx.stop_worker(PodRef { namespace: &namespace, name: pod.name(), uid: pod.uid() }).await?;
     }
     Ok(())
 }

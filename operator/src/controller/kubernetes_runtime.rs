@@ -20,7 +20,7 @@ use super::create_pod::create_pod;
 use super::error::{Error, Result};
 use super::observe::observe;
 use super::publish;
-use super::worker_runtime::WorkerRuntime;
+use super::worker_runtime::{PodRef, WorkerRuntime};
 use crate::cache::pods::{Owner, RunKey};
 use crate::log::error_chain;
 use crate::mutex::lock;
@@ -99,9 +99,10 @@ impl WorkerRuntime for Context {
         }
     }
 
-    async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()> {
+    async fn stop_worker(&self, pod: PodRef<'_>) -> Result<()> {
+        let PodRef { namespace, name, uid } = pod;
         let params = DeleteParams {
-            preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::background()
         };
         match self.pods_in(namespace).delete(name, &params).await {

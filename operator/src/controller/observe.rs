@@ -13,6 +13,7 @@ use super::context::Context;
 use super::error::{Error, Result};
 use crate::cache::pods::{Owner, RunKey};
 use crate::cache::raw_object::RawDefinition;
+use crate::cache::run_queues::Definition;
 use crate::mutex::lock;
 
 /// Observes the store's row, the agent, the pods and the node.
@@ -77,8 +78,9 @@ async fn observe_store(ctx: &Context, uid: &str) -> ObservedStore {
 
 /// The run's position in the queue of its definition, if the definition limits its runs.
 fn queue_position(ctx: &Context, run: &AgentRun, key: &RunKey, max: Option<i32>) -> Option<i32> {
-    let definition = &run.spec.agent_ref.as_ref()?.name;
-    ctx.run_queues.position(key, run.metadata.uid.as_deref()?, definition, max?)
+    let name = run.spec.agent_ref.as_ref()?.name.clone();
+    let definition = Definition { namespace: key.namespace.clone(), name };
+    ctx.run_queues.position(run.metadata.uid.as_deref()?, &definition, max?)
 }
 
 /// The inline agent, or the definition with the limit of its runs. Only a live read proves that there is no definition.

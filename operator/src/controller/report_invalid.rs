@@ -9,6 +9,7 @@ use kube::runtime::events::{Event, EventType};
 
 use super::context::Context;
 use super::publish::truncate_note;
+use crate::cache::invalid_objects::ObjectGeneration;
 
 /// Reports an invalid object once per generation: in the log, and as an event, which is retried until the API server
 /// accepts it. The metric counts the object as long as it is invalid. Its status is not written, since fields that cannot
@@ -18,7 +19,8 @@ use super::publish::truncate_note;
 pub async fn report<K: Resource<DynamicType = ()>>(ctx: &Context, object: &K, error: &str) -> Action {
     let (uid, generation) = (object.meta().uid.clone().unwrap_or_default(), object.meta().generation);
     let kind = K::kind(&());
-    let known = ctx.invalid_objects.insert(&uid, &kind, generation, &ctx.metrics);
+    let known =
+        ctx.invalid_objects.insert(ObjectGeneration { uid: &uid, kind: &kind, generation }, &ctx.metrics);
     if known.is_new {
         tracing::error!(
             kind = %kind,

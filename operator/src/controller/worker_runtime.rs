@@ -10,6 +10,14 @@ use serde_json::Value;
 
 use super::error::{Error, Result};
 
+/// One pod. Another pod of the same name has another UID.
+#[derive(Clone, Copy, Debug)]
+pub struct PodRef<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub uid: &'a str,
+}
+
 /// What a reconcile needs besides the store. A runtime without pods presents its processes as pods.
 pub trait WorkerRuntime {
     /// The store.
@@ -29,7 +37,7 @@ pub trait WorkerRuntime {
     async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult>;
 
     /// Deletes the pod with this name and UID. Succeeds if the pod is gone or has another UID.
-    async fn stop_worker(&self, namespace: &str, name: &str, uid: String) -> Result<()>;
+    async fn stop_worker(&self, pod: PodRef<'_>) -> Result<()>;
 
     /// Deletes the AgentRun. Succeeds if it is gone; fails with [`Error::Conflict`] if it has changed since it was read.
     async fn delete_run(&self, run: &AgentRun) -> Result<()>;

@@ -18,7 +18,7 @@ use super::kubelet::Kubelet;
 use super::program::Program;
 use super::progress::ProgressPrinter;
 use crate::controller::error::{Error, Result};
-use crate::controller::worker_runtime::WorkerRuntime;
+use crate::controller::worker_runtime::{PodRef, WorkerRuntime};
 use crate::log::error_chain;
 use crate::mutex::lock;
 use crate::output::print_message;
@@ -120,8 +120,8 @@ impl WorkerRuntime for LocalRuntime {
         Ok(EffectResult::Pod(Box::new(pod)))
     }
 
-    async fn stop_worker(&self, _: &str, _: &str, uid: String) -> Result<()> {
-        self.kubelet.delete(&uid);
+    async fn stop_worker(&self, pod: PodRef<'_>) -> Result<()> {
+        self.kubelet.delete(pod.uid);
         Ok(())
     }
 

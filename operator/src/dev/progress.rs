@@ -2,7 +2,7 @@
 
 use dalsegno_core::settings::Settings;
 use dalsegno_core::text::position;
-use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, RunRecord, Verdict};
+use dalsegno_model::{Attempt, AttemptState, Class, RunRecord, Verdict};
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
 
@@ -36,7 +36,7 @@ impl ProgressPrinter {
         ended.reverse();
         for attempt in ended {
             self.ended = attempt.number;
-            lines.extend(attempt.end.as_ref().map(|end| self.end_line(row, attempt, end, next)));
+            lines.extend(self.end_line(row, attempt, next));
         }
         let attempt = &row.attempt;
         if let Some(identity) = attempt.identity.as_ref().filter(|_| attempt.number > self.warned) {
@@ -57,13 +57,9 @@ impl ProgressPrinter {
         lines
     }
 
-    fn end_line(
-        &self,
-        row: &RunRecord,
-        attempt: &Attempt,
-        end: &AttemptEnd,
-        next: Option<Timestamp>,
-    ) -> String {
+    /// The line for the end of an attempt; `None` if it has not ended.
+    fn end_line(&self, row: &RunRecord, attempt: &Attempt, next: Option<Timestamp>) -> Option<String> {
+        let end = attempt.end.as_ref()?;
         let after = position(attempt.turn_at_end.unwrap_or(attempt.turn_at_start));
         let why = if end.message.is_empty() { end.cause.as_str() } else { &end.message };
         let counters = &row.counters;
@@ -82,7 +78,7 @@ impl ProgressPrinter {
             let seconds = at.duration_since(row.now).as_secs_f64();
             format!("; attempt {} in {seconds:.1} s", row.attempt.number)
         });
-        format!("attempt {} ended {after}: {why}: {charge}{then}", attempt.number)
+        Some(format!("attempt {} ended {after}: {why}: {charge}{then}", attempt.number))
     }
 }
 

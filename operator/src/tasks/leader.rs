@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use kube::Client;
 use kube_lease_manager::{LeaseCreateMode, LeaseManager, LeaseManagerBuilder, LeaseManagerError};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::kube_client::with_timeout;
 
@@ -61,7 +61,7 @@ impl Candidate<'_> {
         }
         tracing::info!(identity, "this process is the leader");
         let release = CancellationToken::new();
-        let renewing = tokio::spawn(renew(lease?, release.clone(), stop));
+        let renewing = tokio::spawn(renew(lease?, release.clone(), stop.drop_guard()));
         Some(LeaderGuard { release, renewing })
     }
 }
@@ -75,9 +75,8 @@ impl LeaderGuard {
     }
 }
 
-async fn renew(lease: Lease, release: CancellationToken, lost: CancellationToken) {
-    // Also after a panic: nobody would renew the Lease then.
-    let _lost = lost.drop_guard();
+/// Renews the Lease until `release`. `_lost` is cancelled at the end, also after a panic: nobody would renew the Lease then.
+async fn renew(lease: Lease, release: CancellationToken, _lost: DropGuard) {
     let leading = async { while lease.changed(true).await {} };
     if release.run_until_cancelled(leading).await.is_some() {
         tracing::error!("this process is not the leader any more, and ends");

@@ -32,74 +32,83 @@ pub async fn run(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationToke
 }
 
 async fn run_round(store: &dyn Store, metrics: &Metrics) {
-    if let Err(error) = drop_expired(store, metrics).await {
-        tracing::warn!(error = error_chain(&error), "runs past their retention could not be listed");
-    }
-    if let Err(error) = drop_old(store, metrics).await {
-        tracing::warn!(
-            error = error_chain(&error),
-            "runs with rows before their last boundaries could not be listed"
-        );
+    for what in [Obsolete::Expired, Obsolete::BeforeLast] {
+        if let Err(error) = drop_all(store, what, metrics).await {
+            tracing::warn!(error = error_chain(&error), what = what.as_str(), "the runs could not be listed");
+        }
     }
     if let Err(error) = drop_templates(store).await {
         tracing::warn!(error = error_chain(&error), "unused templates could not be dropped");
     }
 }
 
-/// Drops the payloads of all runs past their retention. A run that fails stops no other.
-async fn drop_expired(store: &dyn Store, metrics: &Metrics) -> Result<()> {
-    let mut after = RunId::nil();
-    loop {
-        let runs = store.runs_to_expire(after).await?;
-        let Some(last) = runs.last() else { return Ok(()) };
-        after = *last;
-        for run in runs {
-            if let Err(error) = drop_expired_of(store, run, metrics).await {
-                metrics.count_store_error("retention", &error);
-                tracing::warn!(%run, error = error_chain(&error), "payloads past their retention could not be dropped");
+/// Data of a run that is no longer kept.
+#[derive(Clone, Copy, Debug)]
+enum Obsolete {
+    /// The payloads of a run past its retention.
+    Expired,
+    /// The rows before the last boundaries, of a run that keeps only those.
+    BeforeLast,
+}
+
+impl Obsolete {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "payloads past their retention",
+            Self::BeforeLast => "rows before the last boundaries",
+        }
+    }
+
+    /// Runs that have such data, in order, after this one.
+    async fn runs(self, store: &dyn Store, after: RunId) -> Result<Vec<RunId>> {
+        match self {
+            Self::Expired => store.runs_to_expire(after).await,
+            Self::BeforeLast => store.runs_to_compact(after).await,
+        }
+    }
+
+    /// Drops and counts the next rows of a run. Returns whether nothing is left.
+    async fn drop_next(self, store: &dyn Store, run: RunId, metrics: &Metrics) -> Result<bool> {
+        match self {
+            Self::Expired => {
+                let Dropped { run, rows, done } = store.expire(run, ROWS).await?;
+                let Some(run) = run else { return Ok(true) };
+                metrics.count_expired_rows(rows, done);
+                if done {
+                    tracing::info!(%run, "the payloads are past their retention and were dropped");
+                }
+                Ok(done)
+            }
+            Self::BeforeLast => {
+                let Dropped { run, rows, done } = store.compact(run, ROWS).await?;
+                metrics.count_old_rows(rows);
+                Ok(run.is_none() || done)
             }
         }
     }
 }
 
-async fn drop_expired_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result<()> {
-    loop {
-        let Dropped { run, rows, done } = store.expire(run, ROWS).await?;
-        let Some(run) = run else { return Ok(()) };
-        metrics.count_expired_rows(rows, done);
-        if done {
-            tracing::info!(%run, "the payloads are past their retention and were dropped");
-            return Ok(());
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// Drops the rows before the last boundaries of all runs that keep only those. A run that fails stops no other.
-async fn drop_old(store: &dyn Store, metrics: &Metrics) -> Result<()> {
+/// Drops such data of all runs. A run that fails stops no other.
+async fn drop_all(store: &dyn Store, what: Obsolete, metrics: &Metrics) -> Result<()> {
     let mut after = RunId::nil();
     loop {
-        let runs = store.runs_to_compact(after).await?;
+        let runs = what.runs(store, after).await?;
         let Some(last) = runs.last() else { return Ok(()) };
         after = *last;
         for run in runs {
-            if let Err(error) = drop_old_of(store, run, metrics).await {
+            if let Err(error) = drop_of(store, what, run, metrics).await {
                 metrics.count_store_error("retention", &error);
-                tracing::warn!(%run, error = error_chain(&error), "rows before the last boundaries could not be dropped");
+                tracing::warn!(%run, error = error_chain(&error), what = what.as_str(), "data could not be dropped");
             }
         }
     }
 }
 
-async fn drop_old_of(store: &dyn Store, run: RunId, metrics: &Metrics) -> Result<()> {
-    loop {
-        let Dropped { run, rows, done } = store.compact(run, ROWS).await?;
-        metrics.count_old_rows(rows);
-        if run.is_none() || done {
-            return Ok(());
-        }
+async fn drop_of(store: &dyn Store, what: Obsolete, run: RunId, metrics: &Metrics) -> Result<()> {
+    while !what.drop_next(store, run, metrics).await? {
         tokio::time::sleep(PAUSE).await;
     }
+    Ok(())
 }
 
 /// Drops templates that no run needs. The number of steps is limited, so that a client that creates templates as fast as
@@ -118,7 +127,7 @@ async fn drop_templates(store: &dyn Store) -> Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-    use dalsegno_model::{Recorded, RequestedBy, Retention};
+    use dalsegno_model::{Recorded, RequestedBy, Retention, Template};
 
     use super::*;
     use crate::test_context::{Disk, create_run, create_worked_run, render_metrics};
@@ -149,7 +158,7 @@ mod tests {
              BEGIN SELECT RAISE(ABORT, 'canceling statement due to statement timeout'); END",
         )
         .await;
-        drop_expired(&*store, &Metrics::default()).await.unwrap();
+        drop_all(&*store, Obsolete::Expired, &Metrics::default()).await.unwrap();
         assert_eq!(store.runs_to_expire(RunId::nil()).await.unwrap(), [first]);
     }
 
@@ -164,7 +173,7 @@ mod tests {
         )
         .await;
         let metrics = Metrics::default();
-        drop_old(&*store, &metrics).await.unwrap();
+        drop_all(&*store, Obsolete::BeforeLast, &metrics).await.unwrap();
         let text = render_metrics(&metrics);
         assert!(text.contains("damage_total{place=\"retention\"} 1\n"), "{text}");
         let dropped = async |run| store.get_run(run).await.unwrap().unwrap().dropped_to.map(|to| to.turn);
@@ -178,7 +187,8 @@ mod tests {
         let (lives, over) = (create_run(&*store, "lives").await, create_run(&*store, "over").await);
         for (run, template) in [(lives, "needed"), (over, "a"), (over, "b"), (over, "c")] {
             let document = "x".repeat(5 << 20);
-            let stored = store.put_revision(run, 1, template, &document).await.unwrap();
+            let template = Template { hash: template.into(), document };
+            let stored = store.put_revision(run, 1, &template).await.unwrap();
             assert!(matches!(stored, Recorded::Done(_)), "{stored:?}");
         }
         store.mark_deleted("over", &RequestedBy::default()).await.unwrap();
@@ -195,7 +205,8 @@ mod tests {
         let disk = Disk::new();
         let store = disk.store().await;
         let over = create_run(&*store, "over").await;
-        store.put_revision(over, 1, "a", "{}").await.unwrap();
+        let template = Template { hash: "a".into(), document: "{}".into() };
+        store.put_revision(over, 1, &template).await.unwrap();
         store.mark_deleted("over", &RequestedBy::default()).await.unwrap();
         disk.execute(
             "CREATE TRIGGER churn AFTER DELETE ON revisions \

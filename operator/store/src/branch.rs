@@ -13,8 +13,8 @@
 
 use dalsegno_protocol::State;
 
-use crate::snapshot::{self, OpenedSnapshot};
-use crate::snapshot_io::{Branch, SnapshotReader, Walk};
+use crate::snapshot::{self, OpenedSnapshot, SnapshotOf};
+use crate::snapshot_io::{Branch, HashedBoundary, SnapshotReader, Walk};
 use dalsegno_format::chain::{self, EncodedBoundary, EncodedSnapshot};
 use dalsegno_format::seal::{PayloadCipher, is_sealed};
 use dalsegno_format::{fold, size};
@@ -56,12 +56,11 @@ pub(crate) async fn small_state(
 pub(crate) async fn state_after(
     reader: &impl SnapshotReader,
     run: RunId,
-    boundary_id: BoundaryId,
-    content_hash: Digest,
+    boundary: HashedBoundary,
     excluded: Vec<Digest>,
 ) -> Result<State> {
-    let walk = Walk { excluded_snapshots: excluded, ..Walk::to_state(Some((boundary_id, content_hash))) };
-    Ok(existing_state(reader, run, boundary_id, walk).await?.state)
+    let walk = Walk { excluded_snapshots: excluded, ..Walk::to_state(Some(boundary)) };
+    Ok(existing_state(reader, run, boundary.id, walk).await?.state)
 }
 
 /// The state after a boundary, built from boundaries alone; from a snapshot only if the payloads before it were
@@ -69,11 +68,10 @@ pub(crate) async fn state_after(
 pub(crate) async fn state_without_snapshots(
     reader: &impl SnapshotReader,
     run: RunId,
-    boundary_id: BoundaryId,
-    content_hash: Digest,
+    boundary: HashedBoundary,
 ) -> Result<StateAt> {
-    let walk = Walk { avoid_snapshots: true, ..Walk::to_state(Some((boundary_id, content_hash))) };
-    existing_state(reader, run, boundary_id, walk).await
+    let walk = Walk { avoid_snapshots: true, ..Walk::to_state(Some(boundary)) };
+    existing_state(reader, run, boundary.id, walk).await
 }
 
 async fn existing_state(
@@ -148,7 +146,7 @@ async fn read(reader: &impl SnapshotReader, run: RunId, mut walk: Walk) -> Resul
         let Some(branch) = reader.walk(run, &walk).await? else {
             return Ok(None);
         };
-        branch.verify(run, walk.from)?;
+        branch.verify(walk.from)?;
         // Needed even if no snapshot is used: the cipher decides whether missing payloads are gone or damaged.
         if branch.encoded.iter().any(EncodedBoundary::is_sealed) {
             cipher = reader.cipher(run).await?;
@@ -158,21 +156,22 @@ async fn read(reader: &impl SnapshotReader, run: RunId, mut walk: Walk) -> Resul
         let mut snapshot =
             snapshot.filter_map(|(index, encoded)| Some((index, encoded, encoded.snapshot.as_ref()?)));
         let Some((index, encoded, snapshot)) = snapshot.next() else {
-            return branch.decode(run, &walk, None, &cipher);
+            return branch.decode(&walk, None, &cipher);
         };
         let content_hash = encoded.boundary.row.content_hash;
         if walk.is_too_large(|| snapshot::length(&content_hash, snapshot, &cipher)) {
             return Ok(None);
         }
+        let found = SnapshotOf { run, content_hash: &content_hash, stored: snapshot };
         let opened = match branch.may_use(index, snapshot) {
-            true => snapshot::open(reader, run, &content_hash, snapshot, &cipher).await,
+            true => snapshot::open(reader, found, &cipher).await,
             false => Err(corrupt(
                 run,
                 "it is plain although the run has a data key, and no boundary after it is plain",
             )),
         };
         match opened {
-            Ok(opened) => return branch.decode(run, &walk, Some((index, opened)), &cipher),
+            Ok(opened) => return branch.decode(&walk, Some((index, opened)), &cipher),
             Err(Error::Corrupt { detail, .. }) => {
                 tracing::warn!(%run, detail, "a snapshot was not used");
                 walk.exclude(content_hash);
@@ -184,7 +183,7 @@ async fn read(reader: &impl SnapshotReader, run: RunId, mut walk: Walk) -> Resul
 
 impl Walk {
     /// To the state after a boundary, or after the head.
-    fn to_state(start: Option<(BoundaryId, Digest)>) -> Self {
+    fn to_state(start: Option<HashedBoundary>) -> Self {
         Self {
             start,
             from: i32::MAX,
@@ -209,7 +208,8 @@ impl Walk {
 
 impl Branch {
     /// Verifies that the boundaries are those that the head's hash covers, and that no wanted one is missing.
-    fn verify(&self, run: RunId, from: i32) -> Result<()> {
+    fn verify(&self, from: i32) -> Result<()> {
+        let run = self.run;
         chain::verify_branch(run, &self.head_hash, &self.encoded).map_err(|detail| corrupt(run, detail))?;
         let parent = self.encoded.first().and_then(|first| first.boundary.parent);
         if parent.is_some_and(|parent| parent.turn >= from) {
@@ -232,11 +232,11 @@ impl Branch {
     /// read, and the snapshot of the state after it. `None`: a state is larger than the walk allows.
     fn decode(
         self,
-        run: RunId,
         walk: &Walk,
         mut opened: Option<(usize, OpenedSnapshot)>,
         cipher: &PayloadCipher,
     ) -> Result<Option<DecodedBranch>> {
+        let run = self.run;
         let folds = walk.with_state || self.encoded.iter().any(EncodedBoundary::is_patch);
         let has_beginning = self.encoded.first().is_some_and(|first| first.boundary.parent.is_none());
         let from_snapshot = opened.is_some();

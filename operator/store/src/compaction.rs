@@ -11,7 +11,7 @@
 use std::collections::BTreeSet;
 
 use crate::snapshot;
-use crate::snapshot_io::SnapshotWriter;
+use crate::snapshot_io::{HashedBoundary, SnapshotWriter};
 use crate::snapshot_writer::{ReadBack, snapshot_boundary};
 use dalsegno_model::{BoundaryId, Digest, Dropped, Error, Result, RunId};
 
@@ -149,7 +149,7 @@ pub(crate) async fn step(gc: &impl SnapshotGc, run: RunId, limit: u32) -> Result
         CompactionStep::Idle => return Ok(Dropped::default()),
         CompactionStep::Discard(content_hash) => gc.discard(obsolete(gc, run, content_hash).await?).await?,
         CompactionStep::Truncate(boundary_id, content_hash) => {
-            match snapshot_boundary(gc, run, boundary_id, content_hash).await {
+            match snapshot_boundary(gc, run, HashedBoundary { id: boundary_id, content_hash }).await {
                 Ok(snapshot) => {
                     gc.truncate(TruncateTo { run, boundary: boundary_id, content_hash, snapshot }).await?
                 }

@@ -34,6 +34,7 @@ impl DbError {
     }
 
     /// The database returned a text that is no variant of `what`.
+    #[cfg(feature = "postgres")]
     pub fn unknown_value(what: &str, text: &str) -> Self {
         Self::Corrupt(format!("unknown {what}: {text:?}"))
     }

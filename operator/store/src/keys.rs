@@ -43,6 +43,12 @@ pub(crate) trait KeyReader: Sync {
     fn data_key(&self, run: RunId) -> impl Future<Output = Result<Option<KeyState>>> + Send;
 }
 
+/// A wrapping of a data key, and the one that replaces it.
+pub(crate) struct Rewrapping {
+    pub old: Wrapped,
+    pub new: Wrapped,
+}
+
 /// Writes data keys.
 pub(crate) trait KeyWriter: KeyReader {
     /// Stores a live run's first data key, and returns the stored one: another process may have been first. `None`: the
@@ -57,7 +63,7 @@ pub(crate) trait KeyWriter: KeyReader {
     fn data_keys(&self, after: RunId) -> impl Future<Output = Result<Vec<(RunId, Wrapped)>>> + Send;
 
     /// Replaces a wrapping by another, if the old one is still stored.
-    fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> impl Future<Output = Result<()>> + Send;
+    fn rewrap(&self, run: RunId, rewrapping: Rewrapping) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// The ciphers of a store's runs, made from their data keys.
@@ -189,7 +195,8 @@ impl Keys {
                     }
                     Err(error) => return Err(error),
                 };
-                writer.rewrap(run, old, provider.wrap(run, &data_key).await?).await?;
+                let new = provider.wrap(run, &data_key).await?;
+                writer.rewrap(run, Rewrapping { old, new }).await?;
                 done.count += 1;
             }
         }

@@ -31,6 +31,7 @@ pub async fn open(url: &str, keys: Option<Arc<dyn KeyProvider>>) -> Result<Arc<d
 pub async fn open_with(
     url: &str,
     keys: Option<Arc<dyn KeyProvider>>,
+    #[cfg_attr(not(feature = "postgres"), expect(unused_variables, reason = "only PostgreSQL has options"))]
     options: &ConnectionOptions,
 ) -> Result<Arc<dyn Store>> {
     match parse(url)? {

@@ -4,7 +4,7 @@ use dalsegno_protocol::State;
 
 use crate::branch::{self, advance};
 use crate::keys;
-use crate::snapshot_io::{PageEntry, SnapshotReader};
+use crate::snapshot_io::{HashedBoundary, PageEntry, SnapshotReader};
 use dalsegno_format::chain::{DecodedBoundaryExt as _, EncodedBoundary};
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::read_transaction::StoredBoundary;
@@ -35,15 +35,15 @@ pub(crate) async fn check(
     let folds = page.iter().any(|entry| entry.encoded.as_ref().is_ok_and(EncodedBoundary::is_patch));
     let is_dropped = |entry: &PageEntry| entry.encoded.as_ref().is_ok_and(|encoded| encoded.dropped);
     let snapshots = if page.iter().any(is_dropped) { reader.snapshots(run).await? } else { Vec::new() };
-    let mut known = None;
+    let mut page_check = PageCheck { reader, run, folds, snapshots, known: None };
     let mut checked = Vec::with_capacity(page.len());
     for entry in page {
         let dropped = is_dropped(&entry);
         let PageEntry { boundary: boundary_id, undone, encoded } = entry;
         let valid = match encoded {
             Err(detail) => Err(detail),
-            Ok(encoded) if dropped => check_dropped(reader, run, encoded, &snapshots, &mut known).await?,
-            Ok(encoded) => match check_one(reader, run, encoded, folds, &mut known).await {
+            Ok(encoded) if dropped => page_check.check_dropped(encoded).await?,
+            Ok(encoded) => match page_check.check_one(encoded).await {
                 Ok(valid) => Ok(valid),
                 // Damage is part of the result, and the scan continues.
                 Err(Error::Corrupt { detail, .. }) => Err(detail),
@@ -55,67 +55,78 @@ pub(crate) async fn check(
     Ok(checked)
 }
 
-/// Checks a boundary whose payloads were dropped: its header, and whether there is a snapshot of the state after it.
-async fn check_dropped(
-    reader: &impl SnapshotReader,
+/// A check of the boundaries of a page, one after the other.
+struct PageCheck<'a, R> {
+    reader: &'a R,
     run: RunId,
-    encoded: EncodedBoundary,
-    snapshots: &[(BoundaryId, Digest)],
-    known: &mut KnownState,
-) -> Result<std::result::Result<ValidBoundary, String>> {
-    *known = None;
-    if let Some(fault) = encoded.boundary.fault(run) {
-        return Ok(Err(fault.into()));
-    }
-    let (boundary_id, valid) = (encoded.boundary.id(), encoded.link());
-    if snapshots.contains(&(boundary_id, valid.content_hash)) {
-        match branch::state_after(reader, run, boundary_id, valid.content_hash, Vec::new()).await {
-            Ok(state) => *known = Some((boundary_id, state)),
-            Err(Error::Corrupt { .. } | Error::Gone { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(Ok(ValidBoundary { full: known.is_some(), payload_loss: Some(PayloadLoss::Dropped), ..valid }))
+    /// Whether states are built, because a boundary of the page is a patch.
+    folds: bool,
+    /// The boundaries that have a snapshot. Empty if no boundary of the page was dropped.
+    snapshots: Vec<(BoundaryId, Digest)>,
+    /// The last boundary whose state is known.
+    known: KnownState,
 }
 
-/// Checks a boundary whose payloads exist. A patch is checked together with the state before it. If that state is
-/// damaged, the damage is reported where it is, and the patch passes as one that needs an intact boundary before it.
-/// A boundary that is not a patch is checked by itself.
-async fn check_one(
-    reader: &impl SnapshotReader,
-    run: RunId,
-    encoded: EncodedBoundary,
-    folds: bool,
-    known: &mut KnownState,
-) -> Result<ValidBoundary> {
-    let last = known.take();
-    if let Some(fault) = encoded.boundary.fault(run) {
-        return Err(Error::Corrupt { operation: "checking a boundary", detail: fault.into() });
-    }
-    let cipher = cipher_of(reader, run, &encoded).await?;
-    let (boundary_id, valid) = (encoded.boundary.id(), encoded.link());
-    if let gone @ Some(_) = encoded.gone(&cipher) {
-        return Ok(ValidBoundary { full: false, payload_loss: gone, ..valid });
-    }
-    let before = match (valid.parent, last) {
-        (None, _) => Some(State::new()),
-        (Some(parent), Some((boundary_id, state))) if boundary_id == parent => Some(state),
-        (Some(parent), _) if encoded.is_patch() => {
-            match branch::state_after(reader, run, parent, valid.parent_hash, Vec::new()).await {
-                Ok(state) => Some(state),
-                Err(Error::Corrupt { .. } | Error::Gone { .. }) => {
-                    return Ok(ValidBoundary { full: false, ..valid });
-                }
+impl<R: SnapshotReader> PageCheck<'_, R> {
+    /// Checks a boundary whose payloads were dropped: its header, and whether there is a snapshot of the state after it.
+    async fn check_dropped(
+        &mut self,
+        encoded: EncodedBoundary,
+    ) -> Result<std::result::Result<ValidBoundary, String>> {
+        self.known = None;
+        if let Some(fault) = encoded.boundary.fault(self.run) {
+            return Ok(Err(fault.into()));
+        }
+        let (boundary_id, valid) = (encoded.boundary.id(), encoded.link());
+        if self.snapshots.contains(&(boundary_id, valid.content_hash)) {
+            let boundary = HashedBoundary { id: boundary_id, content_hash: valid.content_hash };
+            match branch::state_after(self.reader, self.run, boundary, Vec::new()).await {
+                Ok(state) => self.known = Some((boundary_id, state)),
+                Err(Error::Corrupt { .. } | Error::Gone { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        (Some(_), _) => None,
-    };
-    let row = encoded.decode_verified(run, &cipher, before.as_ref())?;
-    if folds {
-        *known = advance(before, &row)?.map(|state| (boundary_id, state));
+        Ok(Ok(ValidBoundary {
+            full: self.known.is_some(),
+            payload_loss: Some(PayloadLoss::Dropped),
+            ..valid
+        }))
     }
-    Ok(valid)
+
+    /// Checks a boundary whose payloads exist. A patch is checked together with the state before it. If that state is
+    /// damaged, the damage is reported where it is, and the patch passes as one that needs an intact boundary before it.
+    /// A boundary that is not a patch is checked by itself.
+    async fn check_one(&mut self, encoded: EncodedBoundary) -> Result<ValidBoundary> {
+        let last = self.known.take();
+        if let Some(fault) = encoded.boundary.fault(self.run) {
+            return Err(Error::Corrupt { operation: "checking a boundary", detail: fault.into() });
+        }
+        let cipher = cipher_of(self.reader, self.run, &encoded).await?;
+        let (boundary_id, valid) = (encoded.boundary.id(), encoded.link());
+        if let gone @ Some(_) = encoded.gone(&cipher) {
+            return Ok(ValidBoundary { full: false, payload_loss: gone, ..valid });
+        }
+        let before = match (valid.parent, last) {
+            (None, _) => Some(State::new()),
+            (Some(parent), Some((boundary_id, state))) if boundary_id == parent => Some(state),
+            (Some(parent), _) if encoded.is_patch() => {
+                let parent = HashedBoundary { id: parent, content_hash: valid.parent_hash };
+                match branch::state_after(self.reader, self.run, parent, Vec::new()).await {
+                    Ok(state) => Some(state),
+                    Err(Error::Corrupt { .. } | Error::Gone { .. }) => {
+                        return Ok(ValidBoundary { full: false, ..valid });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            (Some(_), _) => None,
+        };
+        let row = encoded.decode_verified(self.run, &cipher, before.as_ref())?;
+        if self.folds {
+            self.known = advance(before, &row)?.map(|state| (boundary_id, state));
+        }
+        Ok(valid)
+    }
 }
 
 async fn cipher_of(
@@ -161,7 +172,8 @@ pub(crate) async fn decode(
                 Ok(Some(state))
             }
             (Some(parent), _) if encoded.is_patch() => {
-                branch::state_after(reader, run, parent, parent_hash, Vec::new()).await.map(Some)
+                let parent = HashedBoundary { id: parent, content_hash: parent_hash };
+                branch::state_after(reader, run, parent, Vec::new()).await.map(Some)
             }
             (Some(_), _) => Ok(None),
         };

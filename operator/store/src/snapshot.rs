@@ -32,15 +32,21 @@ pub(crate) struct OpenedSnapshot {
     pub chunks: Vec<Digest>,
 }
 
+/// A stored snapshot, and the boundary whose state it is.
+#[derive(Clone, Copy)]
+pub(crate) struct SnapshotOf<'a> {
+    pub run: RunId,
+    pub content_hash: &'a Digest,
+    pub stored: &'a EncodedSnapshot,
+}
+
 /// The state of a snapshot. [`Error::Corrupt`] if the snapshot is incomplete, or is not that boundary's.
 pub(crate) async fn open(
     reader: &impl SnapshotReader,
-    run: RunId,
-    content_hash: &Digest,
-    stored: &EncodedSnapshot,
+    snapshot: SnapshotOf<'_>,
     cipher: &PayloadCipher,
 ) -> Result<OpenedSnapshot> {
-    let (text, manifest) = read(reader, run, content_hash, stored, cipher).await?;
+    let (text, manifest) = read(reader, snapshot, cipher).await?;
     Ok(OpenedSnapshot { state: fold::state(&text)?, chunks: manifest.chunks })
 }
 
@@ -81,11 +87,10 @@ fn manifest(content_hash: &Digest, stored: &EncodedSnapshot, cipher: &PayloadCip
 /// The text of a snapshot, and its list of chunks.
 pub(crate) async fn read(
     reader: &impl SnapshotReader,
-    run: RunId,
-    content_hash: &Digest,
-    stored: &EncodedSnapshot,
+    snapshot: SnapshotOf<'_>,
     cipher: &PayloadCipher,
 ) -> Result<(Vec<u8>, Manifest)> {
+    let SnapshotOf { run, content_hash, stored } = snapshot;
     if stored.digest != digest_of(run, content_hash, &stored.document) {
         return Err(corrupt("its document does not have its digest"));
     }

@@ -6,11 +6,18 @@ use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot};
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::{BoundaryId, Digest, Result, RunId};
 
+/// A boundary, and the hash that it must have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HashedBoundary {
+    pub id: BoundaryId,
+    pub content_hash: Digest,
+}
+
 /// Which part of a live branch to read.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {
-    /// The boundary to start at, and its expected hash; `None`: the head.
-    pub start: Option<(BoundaryId, Digest)>,
+    /// The boundary to start at; `None`: the head.
+    pub start: Option<HashedBoundary>,
     /// Boundaries from this turn on are part of the result.
     pub from: i32,
     /// Payloads are read up to this turn; of later boundaries only what is needed to verify the links.
@@ -28,6 +35,7 @@ pub(crate) struct Walk {
 /// The boundaries of a walk, the oldest first. It begins at the latest boundary from which the result can be built, or
 /// at an earlier one.
 pub(crate) struct Branch {
+    pub run: RunId,
     pub head_turn: i32,
     pub head_hash: Digest,
     /// Whether the run has, or had, a data key.

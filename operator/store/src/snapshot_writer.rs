@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::branch::{self, StateAt};
-use crate::snapshot::{cipher_of, corrupt, digest_of, read};
-use crate::snapshot_io::{NewSnapshot, SnapshotReader, SnapshotWriter};
+use crate::snapshot::{SnapshotOf, cipher_of, corrupt, digest_of, read};
+use crate::snapshot_io::{HashedBoundary, NewSnapshot, SnapshotReader, SnapshotWriter};
 use dalsegno_format::header::sha256;
 use dalsegno_format::manifest::Manifest;
 use dalsegno_format::seal::{AadContext, PayloadCipher};
 use dalsegno_format::{codec, fold};
 use dalsegno_model::read_transaction::StoredSnapshot;
-use dalsegno_model::{BoundaryId, Digest, Error, Result, RunId, SNAPSHOT_DUE, Snapshotted};
+use dalsegno_model::{Digest, Error, Result, RunId, SNAPSHOT_DUE, Snapshotted};
 
 /// A snapshot that was read back after it was written.
 #[derive(Clone, Debug)]
@@ -44,10 +44,9 @@ pub(crate) async fn make(writer: &impl SnapshotWriter, run: RunId) -> Result<Sna
 pub(crate) async fn snapshot_boundary(
     writer: &impl SnapshotWriter,
     run: RunId,
-    boundary_id: BoundaryId,
-    content_hash: Digest,
+    boundary: HashedBoundary,
 ) -> Result<ReadBack> {
-    let at = branch::state_without_snapshots(writer, run, boundary_id, content_hash).await?;
+    let at = branch::state_without_snapshots(writer, run, boundary).await?;
     write(writer, run, at).await
 }
 
@@ -65,13 +64,14 @@ async fn write(writer: &impl SnapshotWriter, run: RunId, at: StateAt) -> Result<
         writer.cipher_to_write(run).await?;
         return Err(dropped("its payloads, or chunks that it shares, were dropped meanwhile"));
     };
-    let (text, manifest) = match read(writer, run, &content_hash, &stored, &cipher).await {
-        // Its chunks are missing because the snapshot was deleted with them, not because they are damaged.
-        Err(Error::Corrupt { .. }) if writer.snapshot(run, &content_hash).await?.is_none() => {
-            return Err(dropped("it was deleted while it was read back"));
-        }
-        read => read?,
-    };
+    let (text, manifest) =
+        match read(writer, SnapshotOf { run, content_hash: &content_hash, stored: &stored }, &cipher).await {
+            // Its chunks are missing because the snapshot was deleted with them, not because they are damaged.
+            Err(Error::Corrupt { .. }) if writer.snapshot(run, &content_hash).await?.is_none() => {
+                return Err(dropped("it was deleted while it was read back"));
+            }
+            read => read?,
+        };
     if sha256(&text) != text_digest {
         return Err(corrupt("the stored snapshot is of another state"));
     }
@@ -92,7 +92,8 @@ pub(crate) async fn check_all(reader: &impl SnapshotReader, run: RunId) -> Resul
     for (boundary_id, content_hash) in reader.snapshots(run).await? {
         // No state is rebuilt from an unchecked or damaged snapshot: neither this one's, nor a later one's.
         excluded.push(content_hash);
-        let (digest, fault) = match check(reader, run, boundary_id, &content_hash, &excluded).await {
+        let boundary = HashedBoundary { id: boundary_id, content_hash };
+        let (digest, fault) = match check(reader, run, boundary, &excluded).await {
             Ok(digest) => (digest, None),
             Err(Error::Corrupt { detail, .. }) => (None, Some(detail)),
             Err(error) => return Err(error),
@@ -110,18 +111,18 @@ pub(crate) async fn check_all(reader: &impl SnapshotReader, run: RunId) -> Resul
 async fn check(
     reader: &impl SnapshotReader,
     run: RunId,
-    boundary_id: BoundaryId,
-    content_hash: &Digest,
+    boundary: HashedBoundary,
     excluded: &[Digest],
 ) -> Result<Option<Digest>> {
+    let content_hash = &boundary.content_hash;
     let stored = reader.snapshot(run, content_hash).await?;
     let stored = stored.ok_or_else(|| corrupt("it was deleted while it was checked"))?;
     let cipher = cipher_of(reader, run, &stored).await?;
     if cipher.is_shredded() {
         return Ok(None);
     }
-    let (text, manifest) = read(reader, run, content_hash, &stored, &cipher).await?;
-    match branch::state_after(reader, run, boundary_id, *content_hash, excluded.to_vec()).await {
+    let (text, manifest) = read(reader, SnapshotOf { run, content_hash, stored: &stored }, &cipher).await?;
+    match branch::state_after(reader, run, boundary, excluded.to_vec()).await {
         Ok(state) if fold::text(&state)? != text => {
             Err(corrupt("it is another state than the boundaries make"))
         }

@@ -41,7 +41,7 @@ use dalsegno_protocol::Policy;
 
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use attach::Attach;
-pub(crate) use change::{AuditEntry, Change, Decision, Template, WriteSet};
+pub(crate) use change::{AuditEntry, AuditEvent, Change, Decision, WriteSet};
 pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, next_create_step};
 pub(crate) use end::{finish_detail, set_finished};
 pub(crate) use end_attempt::EndAttempt;

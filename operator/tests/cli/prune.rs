@@ -4,7 +4,7 @@ use std::fs::File;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dalsegno_model::{AuditRow, RequestedBy, RunId, Store};
+use dalsegno_model::{AuditRow, BudgetReset, RequestedBy, RunId, Store};
 use dalsegno_proof::{Anchor, Signer};
 use jiff::Timestamp;
 use sqlx::{Connection as _, Executor as _, PgConnection};
@@ -111,7 +111,8 @@ async fn anchors_are_pruned_after_an_anchor_of_the_copy_has_announced_it() {
         anchor(&context, &*store, &format!("2026-05-0{day}T12:00:00Z")).await;
         if day < 3 {
             store.request_cancel(quiet, &RequestedBy::default()).await.unwrap();
-            store.reset_budget(quiet, day - 1, day, &RequestedBy::default()).await.unwrap();
+            let reset = BudgetReset { observed: day - 1, to: day, requested_by: RequestedBy::default() };
+            store.reset_budget(quiet, &reset).await.unwrap();
         }
     }
     let anchors = async || {

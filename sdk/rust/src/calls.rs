@@ -119,53 +119,52 @@ impl Run {
     /// Records the outcome of a call if [`Self::call`] could not, for example because the result was too large. This
     /// process must have claimed the call, and the call must still be open.
     pub fn complete(&self, id: &str, outcome: CompleteOutcome, result: &impl Serialize) -> Result<()> {
-        let claim = self.claims().get(id).map(|open| open.id);
-        let claim = claim.ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
-        self.record(id, claim, outcome, result).map(drop)
+        let claim_id = self.claims().get(id).map(|open| open.id);
+        let claim_id = claim_id.ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
+        self.record(id, &CompleteRequest { claim_id, outcome, result: Some(tool_result(result)?) })
     }
 
     fn record_outcome<R: Serialize>(
         &self,
-        claim: Uuid,
+        claim_id: Uuid,
         call: Call,
         outcome: std::result::Result<R, ToolError>,
     ) -> Result<R> {
+        let refused = |outcome, why: &str| {
+            let result = tool_result(&why)?;
+            self.record(&call.id, &CompleteRequest { claim_id, outcome, result: Some(result.clone()) })?;
+            Ok(result)
+        };
         match outcome {
-            Ok(result) => {
-                self.record(&call.id, claim, CompleteOutcome::Completed, &result)?;
-                Ok(result)
+            Ok(value) => {
+                let (outcome, result) = (CompleteOutcome::Completed, Some(tool_result(&value)?));
+                self.record(&call.id, &CompleteRequest { claim_id, outcome, result })?;
+                Ok(value)
             }
             Err(ToolError::Refused(why)) => {
-                let result = self.record(&call.id, claim, CompleteOutcome::Failed, &why)?;
+                let result = refused(CompleteOutcome::Failed, &why)?;
                 Err(Error::CallFailed { id: call.id, result })
             }
             Err(ToolError::KeyRefused(why)) => {
-                let result = self.record(&call.id, claim, CompleteOutcome::KeyRefused, &why)?;
+                let result = refused(CompleteOutcome::KeyRefused, &why)?;
                 Err(Error::KeyRefused { id: call.id, result })
             }
             Err(ToolError::Unknown(source)) => Err(Error::Tool { id: call.id, source }),
         }
     }
 
-    fn record(
-        &self,
-        id: &str,
-        claim_id: Uuid,
-        outcome: CompleteOutcome,
-        result: &impl Serialize,
-    ) -> Result<Box<RawValue>> {
-        let result = raw("write a tool's result as JSON", result)?;
-        let request = CompleteRequest { claim_id, outcome, result: Some(result.clone()) };
+    fn record(&self, id: &str, request: &CompleteRequest) -> Result<()> {
         self.client.send(
             &format!("calls/{}/complete", percent_encode(id)),
-            Some(&to_bytes(&request)?),
+            Some(&to_bytes(request)?),
             CALL_TIMEOUT,
         )?;
         self.claims().remove(id);
-        Ok(result)
+        Ok(())
     }
 
     /// Settles an uncertain call: records its outcome and how it was found out.
+    #[expect(clippy::too_many_arguments, reason = "four besides the run")]
     pub fn settle(
         &self,
         id: &str,
@@ -182,6 +181,10 @@ impl Run {
     fn claims(&self) -> MutexGuard<'_, HashMap<String, Claim>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn tool_result(result: &impl Serialize) -> Result<Box<RawValue>> {
+    raw("write a tool's result as JSON", result)
 }
 
 /// Reads the stored arguments. The error gives the position of the mismatch and does not quote the arguments.

@@ -33,6 +33,7 @@ impl RecordChanges {
     }
 
     /// Appends an entry to a key, unless the key has an entry with this id.
+    #[expect(clippy::too_many_arguments, reason = "four besides the changes")]
     pub fn append(self, space: &str, key: &str, entry_id: &str, value: &impl Serialize) -> Result<Self> {
         let (space, key, entry_id) = (space.to_owned(), key.to_owned(), entry_id.to_owned());
         let value = payload(value)?;

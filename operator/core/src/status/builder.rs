@@ -23,6 +23,7 @@ pub(super) struct ConditionsBuilder<'a> {
 
 impl ConditionsBuilder<'_> {
     /// Sets a condition. Keeps the time of the last transition if the status did not change.
+    #[expect(clippy::too_many_arguments, reason = "the four parts of a condition")]
     pub fn set(
         &mut self,
         kind: ConditionType,
@@ -42,6 +43,7 @@ impl ConditionsBuilder<'_> {
     }
 
     /// Sets a condition whose message may vary although nothing changed. Keeps the first message.
+    #[expect(clippy::too_many_arguments, reason = "the four parts of a condition")]
     pub fn set_once(
         &mut self,
         kind: ConditionType,

@@ -10,7 +10,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use dalsegno_model::Error;
 use dalsegno_proof::Signer;
-use dalsegno_proof::bundle::Export as Bundle;
+use dalsegno_proof::bundle::{Export as Bundle, ExportOf};
 use futures::stream;
 use jiff::Timestamp;
 use tokio::sync::mpsc;
@@ -39,7 +39,7 @@ pub(crate) async fn export(
     let run = reader.run;
     let begin = async || {
         let (reading, store) = (gateway.store.begin_read().await?, gateway.store.id().await?);
-        Bundle::begin(reading, store, run, Timestamp::now(), signer.clone()).await
+        Bundle::begin(reading, ExportOf { store, run, at: Timestamp::now() }, signer.clone()).await
     };
     let bundle = gateway.call_with_retry("starting an export", begin).await?;
     let bundle = bundle.ok_or_else(ApiProblem::no_such_run)?;

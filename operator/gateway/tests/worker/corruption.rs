@@ -2,7 +2,7 @@
 
 use axum::body::{Body, to_bytes};
 use dalsegno_gateway::router;
-use dalsegno_model::{Admin as _, Operator as _, Retention, Shredded};
+use dalsegno_model::{Admin as _, Operator as _, Retention, Shred, Shredded};
 use dalsegno_protocol::Limits;
 use dalsegno_store::{migrate, open_beside};
 use prometheus_client::encoding::text::encode;
@@ -181,7 +181,8 @@ async fn a_shredded_run_is_not_found_and_not_corrupt() {
     for path in STATE_READS.into_iter().chain(["records?space=notes"]) {
         ctx.get(path).await.ok();
     }
-    assert_eq!(ctx.store.shred(ctx.run, "requested", "ada").await.unwrap(), Shredded::Done);
+    let shred = Shred { run: ctx.run, actor: "ada".into(), reason: "requested".into() };
+    assert_eq!(ctx.store.shred(&shred).await.unwrap(), Shredded::Done);
     for path in STATE_READS.into_iter().chain(["records?space=notes"]) {
         let answer = ctx.get(path).await;
         assert_problem(&answer, 404, "NOT_FOUND");

@@ -156,7 +156,7 @@ forward! {
         async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
         async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
         async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
-        async fn reset_budget(&self, run: RunId, observed: i64, to: i64, asked: &RequestedBy) -> Result<RunRecord>;
+        async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
         async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
@@ -165,7 +165,7 @@ forward! {
         async fn expire(&self, run: RunId, rows: u32) -> Result<Dropped>;
         async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
         async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()>;
-        async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
+        async fn put_revision(&self, run: RunId, attempt: i32, template: &Template) -> Result<Recorded>;
         async fn delete_unused_revisions(&self, rows: u32) -> Result<u64>;
         async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
         async fn heads_to_anchor(&self, after: RunId) -> Result<HeadsToAnchor>;
@@ -257,11 +257,11 @@ forward! {
     impl Admin {}
     pass {
         async fn rewrap_keys(&self) -> Result<Rewrapped>;
-        async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
+        async fn shred(&self, shred: &Shred) -> Result<Shredded>;
         async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
         async fn request_anchors_from(&self, first: i64) -> Result<u64>;
         async fn prune_anchors(&self, below: i64) -> Result<u64>;
-        async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
+        async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64>;
         async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
-use dalsegno_model::{Admin as _, Operator as _, RequestedBy};
+use dalsegno_model::{Admin as _, NamespaceAdoption, Operator as _, RequestedBy};
 use dalsegno_proof::bundle::verify;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -82,7 +82,13 @@ async fn users_of_a_recreated_namespace_read_nothing_of_the_earlier_one() {
             assert_eq!(existing.text.replace("nightly", "no-such"), missing.text, "{token} {call}");
         }
     }
-    ctx.store.adopt_namespace("uid-shop", "uid-later", "root", "it was restored").await.unwrap();
+    let adoption = NamespaceAdoption {
+        from: "uid-shop".into(),
+        to: "uid-later".into(),
+        actor: "root".into(),
+        reason: "it was restored".into(),
+    };
+    ctx.store.adopt_namespace(&adoption).await.unwrap();
     ctx.read("ada-after-recreation", "shop/agentruns/nightly/state").await.ok();
     assert_eq!(ctx.read("ada", "shop/agentruns/nightly/state").await.code(), "NOT_FOUND");
 }

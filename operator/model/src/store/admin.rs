@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 
-use crate::{Prune, Result, Rewrapped, RunId, Shredded};
+use crate::{NamespaceAdoption, Prune, Result, Rewrapped, Shred, Shredded};
 
 /// What people request by hand, and the store's own keys.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
     /// Makes the runs of a namespace adoptable after the namespace was re-created with another UID: changes the
-    /// tenant of every row from `old` to `new`. The audit records `actor` and `reason`. Returns the number of rows.
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64>;
+    /// tenant of every row. The audit records who requested it, and why. Returns the number of rows.
+    async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64>;
 
     /// Deletes the first rows of a run's audit, up to and including the given row, and records it in the next one.
     /// Returns the number of deleted rows; 0 if the run does not have the given row.
@@ -38,5 +38,5 @@ pub trait Admin: Send + Sync + 'static {
     /// Deletes the data key of a run that is over. Its sealed payloads become unreadable for everybody, and the audit
     /// records it. Plain payloads are not changed. Idempotent. A process that has read the key before may use it for
     /// up to one more minute.
-    async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded>;
+    async fn shred(&self, shred: &Shred) -> Result<Shredded>;
 }

@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::{
-    Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp, NamespaceUsage,
-    NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, RunId,
-    RunRecord,
+    BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
+    NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind,
+    Rewound, RunId, RunRecord, Template,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -49,16 +49,10 @@ pub trait Operator: Send + Sync + 'static {
     /// Requests a cancel. Workers are notified with the answer to their next call. Only the first call has an effect.
     async fn request_cancel(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord>;
 
-    /// Grants one fresh recovery budget. If the row's `observed_reset_generation` is still `observed`, it becomes
-    /// `to`, the consecutive counters become 0, the totals become the new bases, and attempts that have ended are no
+    /// Grants one fresh recovery budget. If the row's `observed_reset_generation` is still [`BudgetReset::observed`],
+    /// it becomes [`BudgetReset::to`], the consecutive counters become 0, the totals become the new bases, and attempts that have ended are no
     /// longer evidence for a hold (`reset_attempt`).
-    async fn reset_budget(
-        &self,
-        run: RunId,
-        observed: i64,
-        to: i64,
-        requested_by: &RequestedBy,
-    ) -> Result<RunRecord>;
+    async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
 
     /// Sets the deadlines. They take effect at once, except for a shorter lease, which takes effect when it is next
     /// renewed.
@@ -86,7 +80,7 @@ pub trait Operator: Send + Sync + 'static {
     /// the run is live.
     ///
     /// Refused ([`Recorded::Refused`]) if the attempt is not the current one of a live run, or is not `reserved`.
-    async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded>;
+    async fn put_revision(&self, run: RunId, attempt: i32, template: &Template) -> Result<Recorded>;
 
     /// The pod template with this hash.
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;

@@ -13,6 +13,17 @@ use super::{VERSION, signed};
 use crate::Signer;
 use crate::encoding::{Bytes, Hash};
 
+/// What is exported.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportOf {
+    /// The id of the store.
+    pub store: Uuid,
+    /// The run.
+    pub run: RunId,
+    /// The time of the export.
+    pub at: Timestamp,
+}
+
 /// An export in progress: a run as it was at one moment.
 pub struct Export {
     reading: Box<dyn ReadTransaction>,
@@ -40,14 +51,13 @@ enum Stage {
 }
 
 impl Export {
-    /// Starts an export of the run with this id; `None` if the store has no such run. `at` is the time of the export.
+    /// Starts an export; `None` if the store has no such run.
     pub async fn begin(
         mut reading: Box<dyn ReadTransaction>,
-        store: Uuid,
-        run: RunId,
-        at: Timestamp,
+        of: ExportOf,
         signer: Arc<Signer>,
     ) -> Result<Option<Self>> {
+        let ExportOf { store, run, at } = of;
         let Some(run) = run_head(&mut *reading, run).await? else { return Ok(None) };
         reading.unwrap_data_key(run.id).await?;
         Ok(Some(Self {

@@ -4,12 +4,12 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
-use super::branch::encoded_boundary;
 use super::query::QueryExecutor;
-use super::row::{boundary_id, boundary_number};
+use super::row::boundary_number;
 use crate::compaction::is_dropped;
 use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::reads::{boundary_id, encoded_boundary};
 use crate::snapshot_io::PageEntry;
 use dalsegno_model::{BoundaryId, RunId};
 

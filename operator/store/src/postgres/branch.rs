@@ -1,16 +1,14 @@
 //! The live branch: the boundaries that a walk from the head along their parents finds.
 
-use dalsegno_protocol::Usage;
 use sqlx::Row as _;
-use sqlx::postgres::PgRow;
 
 use super::query::QueryExecutor;
-use super::row::{boundary, boundary_number, digest, optional_boundary, optional_digest};
+use super::row::{boundary_number, digest};
 use crate::compaction::is_dropped;
-use crate::db_error::{DbResult, timestamp};
+use crate::db_error::DbResult;
+use crate::reads::encoded_boundary;
 use crate::snapshot_io::{Branch, Walk};
-use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use dalsegno_model::{BoundaryRow, DecodedBoundary, Digest, RunId};
+use dalsegno_model::{Digest, RunId};
 
 /// Walks from the head, or from the boundary `$6` `$7` `$8`, along the parents: down to turn `$2`, and further while a
 /// wanted boundary needs the state before it.
@@ -96,7 +94,7 @@ const WALK: &str = concat!(
 pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk) -> DbResult<Option<Branch>> {
     let refused: Vec<_> = walk.excluded_snapshots.iter().map(Digest::as_slice).collect();
     let query = sqlx::query(WALK).bind(run).bind(walk.from).bind(walk.to).bind(walk.with_state).bind(refused);
-    let start = walk.start.map(|(id, _)| id);
+    let start = walk.start.map(|start| start.id);
     let query = query
         .bind(start.map(|id| id.turn))
         .bind(start.map(|id| boundary_number(id.boundary)))
@@ -108,7 +106,7 @@ pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk)
         return Ok(None);
     };
     let head_hash = match walk.start {
-        Some((_, content_hash)) => content_hash,
+        Some(start) => start.content_hash,
         None => digest(first, "head_hash")?,
     };
     let has_data_key = first.try_get("has_data_key")?;
@@ -116,57 +114,5 @@ pub(super) async fn walk(executor: &impl QueryExecutor, run: RunId, walk: &Walk)
         Some(_) => found.iter().map(encoded_boundary).collect::<DbResult<_>>()?,
         None => Vec::new(),
     };
-    Ok(Some(Branch { head_turn, head_hash, has_data_key, encoded }))
-}
-
-/// A boundary as its row has it, with its payloads still encoded.
-pub(super) fn encoded_boundary(row: &PgRow) -> DbResult<EncodedBoundary> {
-    let parent = DecodedBoundary::parent(
-        row.try_get("parent_turn")?,
-        optional_boundary(row, "parent_boundary")?,
-        row.try_get("parent_epoch")?,
-    );
-    let kept = DecodedBoundary {
-        row: BoundaryRow {
-            turn: row.try_get("turn")?,
-            boundary: boundary(row)?,
-            epoch: row.try_get("epoch")?,
-            attempt: row.try_get("attempt")?,
-            position: row.try_get("position")?,
-            commit_id: row.try_get("commit_id")?,
-            digest: digest(row, "digest")?,
-            parent_hash: digest(row, "parent_hash")?,
-            content_hash: digest(row, "content_hash")?,
-            at: timestamp(row.try_get("at")?)?,
-            ops: None,
-            full: row.try_get("is_full")?,
-            events: Vec::new(),
-            usage: Usage {
-                tokens_in: row.try_get("tokens_in")?,
-                tokens_out: row.try_get("tokens_out")?,
-                tool_calls: row.try_get("tool_calls")?,
-                cost_micro_usd: row.try_get("cost_micro_usd")?,
-            },
-            trigger: row.try_get("trigger_word")?,
-            records_digest: optional_digest(row, "records_digest")?,
-        },
-        parent,
-        ops_digest: optional_digest(row, "ops_digest")?,
-        events_digest: optional_digest(row, "events_digest")?,
-        event_count: Some(row.try_get::<i32, _>("event_count")?.into()),
-        digest_key: None,
-        has_payloads: false,
-    };
-    Ok(EncodedBoundary {
-        boundary: kept,
-        payloads: row
-            .try_get::<bool, _>("has_payloads")?
-            .then(|| DbResult::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
-            .transpose()?,
-        dropped: row.try_get("is_dropped")?,
-        snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
-            (Some(document), Some(digest)) => Some(EncodedSnapshot { document, digest }),
-            _ => None,
-        },
-    })
+    Ok(Some(Branch { run, head_turn, head_hash, has_data_key, encoded }))
 }

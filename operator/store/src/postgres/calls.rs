@@ -128,13 +128,7 @@ impl Postgres {
             .bind(OPEN_CALLS_LIMIT)
             .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher));
         let row = self.pool.for_run(complete.run).one(query).await?;
-        parse_completed(
-            &row,
-            &complete.id,
-            CallState::from(complete.outcome),
-            complete.result.as_deref(),
-            &cipher,
-        )
+        parse_completed(&row, complete, &cipher)
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> DbResult<Completed> {
@@ -163,23 +157,18 @@ fn result_digest(id: &str, result: Option<&RawValue>, cipher: &PayloadCipher) ->
     result.map(|json| cipher.call_digests(id).render(json.get()))
 }
 
-fn parse_completed(
-    row: &PgRow,
-    id: &str,
-    state: CallState,
-    result: Option<&RawValue>,
-    cipher: &PayloadCipher,
-) -> DbResult<Completed> {
+fn parse_completed(row: &PgRow, complete: &Complete, cipher: &PayloadCipher) -> DbResult<Completed> {
+    let Complete { id, outcome, result, .. } = complete;
     let conflict = |why: String| Ok(Completed::Conflict(why));
     match row.try_get("verdict")? {
         "ok" => Ok(Completed::Ok),
         "ended" => {
             let stored = parse_enum::<CallState>(row.try_get("state")?)?;
-            let is_same = stored == state
+            let is_same = stored == CallState::from(*outcome)
                 && decode_payload(Columns::bytes(row, "result")?.as_deref(), AadContext::Result(id), cipher)?
                     .as_deref()
                     .map(RawValue::get)
-                    == result.map(RawValue::get);
+                    == result.as_deref().map(RawValue::get);
             if is_same {
                 Ok(Completed::Duplicate)
             } else if row.try_get("live")? && stored == CallState::KeyRefused {

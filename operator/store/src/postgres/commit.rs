@@ -16,8 +16,8 @@ const STORED_DIGEST: &str = "SELECT digest FROM boundaries \
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> DbResult<Committed> {
         let cipher = self.cipher_to_write(commit.run).await?;
-        let committed = match self.send(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None).await?
-        {
+        let proposed = Proposed::new(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None)?;
+        let committed = match self.send(commit, proposed, &cipher).await? {
             Some(committed) => committed,
             None => self.send_without_base(commit, &cipher, None).await?,
         };
@@ -45,15 +45,16 @@ impl Postgres {
         }
     }
 
-    /// Sends the ops without a base, which are valid on any head.
+    /// Sends the ops without a base, which are valid on any head. `unkeyed_digest`: a boundary stored under this digest
+    /// is a duplicate too.
     async fn send_without_base(
         &self,
         commit: &Commit,
         cipher: &PayloadCipher,
         unkeyed_digest: Option<Digest>,
     ) -> DbResult<Committed> {
-        let ops = EncodedOps::plain(commit, cipher)?;
-        let sent = self.send(commit, ops, cipher, unkeyed_digest).await?;
+        let proposed = Proposed::new(commit, EncodedOps::plain(commit, cipher)?, cipher, unkeyed_digest)?;
+        let sent = self.send(commit, proposed, cipher).await?;
         sent.ok_or_else(|| DbError::Corrupt("a boundary without a base was refused for its base".into()))
     }
 
@@ -62,23 +63,21 @@ impl Postgres {
         while let Some(ops) =
             encoded_ops::encode_with_state_size(&self.snapshot_store(), commit, cipher).await?
         {
-            if let Some(committed) = self.send(commit, ops, cipher, None).await? {
+            let proposed = Proposed::new(commit, ops, cipher, None)?;
+            if let Some(committed) = self.send(commit, proposed, cipher).await? {
                 return Ok(committed);
             }
         }
         Ok(Committed::TooLarge)
     }
 
-    /// `None`: the turn is the next one, but the ops were encoded against another head. `unkeyed_digest`: a boundary
-    /// stored under this digest is a duplicate too.
+    /// `None`: the turn is the next one, but the ops were encoded against another head.
     async fn send(
         &self,
         commit: &Commit,
-        ops: EncodedOps,
+        proposed: Proposed,
         cipher: &PayloadCipher,
-        unkeyed_digest: Option<Digest>,
     ) -> DbResult<Option<Committed>> {
-        let proposed = Proposed::new(commit, ops, cipher, unkeyed_digest)?;
         let has_extras = !commit.calls.is_empty()
             || !commit.open_calls.is_empty()
             || !commit.records.is_empty()

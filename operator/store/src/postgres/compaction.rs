@@ -4,11 +4,12 @@ use sqlx::Row as _;
 
 use super::Postgres;
 use super::pool::Pool;
-use super::row::{boundary_id, boundary_number, digest};
+use super::row::{boundary_number, digest};
 use super::snapshot::SnapshotStore;
 use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::reads::boundary_id;
 use crate::snapshot_writer::ReadBack;
 use dalsegno_model::{Digest, Dropped, Result, RunId};
 

@@ -10,7 +10,7 @@ use crate::reads::FoundRuns;
 use crate::transitions::{
     Abandon, Adopt, CreateStep, Decision, MarkDeleted, Needs, Transition as _, create, next_create_step,
 };
-use dalsegno_model::{Created, NewRun, RequestedBy, RunId};
+use dalsegno_model::{Created, NamespaceAdoption, NewRun, RequestedBy, RunId};
 
 /// How often a create reads the existing runs again after another create got in between. Progress is guaranteed: each
 /// time, the other one has committed.
@@ -75,14 +75,9 @@ impl Postgres {
         self.transact(row.try_get("id")?, &rule).await
     }
 
-    pub(super) async fn do_adopt_namespace(
-        &self,
-        old: &str,
-        new: &str,
-        actor: &str,
-        reason: &str,
-    ) -> DbResult<u64> {
-        let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new);
+    pub(super) async fn do_adopt_namespace(&self, adoption: &NamespaceAdoption) -> DbResult<u64> {
+        let NamespaceAdoption { from, to, actor, reason } = adoption;
+        let query = sqlx::query(ADOPT_NAMESPACE).bind(from).bind(to);
         let query = query.bind(without_nul(actor)).bind(without_nul(reason));
         let moved: i64 = self.pool.one(query).await?.try_get("moved")?;
         Ok(moved.unsigned_abs())

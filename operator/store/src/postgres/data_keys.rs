@@ -9,10 +9,10 @@ use super::query::QueryExecutor;
 use super::row::without_nul;
 use super::snapshot::SnapshotStore;
 use crate::db_error::{DbError, DbResult};
-use crate::keys::{DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Wrapped};
+use crate::keys::{DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Rewrapping, Wrapped};
 use crate::statements::COUNT_UNSEALED;
 use dalsegno_format::seal::{PayloadCipher, SEALED};
-use dalsegno_model::{Result, RunId, Shredded};
+use dalsegno_model::{Result, RunId, Shred, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS is_live \
      FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";
@@ -50,7 +50,7 @@ impl KeyWriter for SnapshotStore<'_, Pool> {
         list(self.executor, after).await.map_err(|fault| fault.with_context("listing data keys"))
     }
 
-    async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
+    async fn rewrap(&self, run: RunId, Rewrapping { old, new }: Rewrapping) -> Result<()> {
         let query = sqlx::query(REWRAP).bind(run).bind(new.key_id).bind(new.bytes).bind(old.bytes);
         self.executor.all(query).await.map_err(|fault| fault.with_context("rewrapping a data key"))?;
         Ok(())
@@ -78,7 +78,9 @@ impl Postgres {
         SnapshotStore { executor: &self.pool, keys: &self.keys }
     }
 
-    pub(super) async fn do_shred(&self, run: RunId, reason: &str, actor: &str) -> DbResult<Shredded> {
+    pub(super) async fn do_shred(&self, shred: &Shred) -> DbResult<Shredded> {
+        let Shred { run, actor, reason } = shred;
+        let run = *run;
         let query = sqlx::query("SELECT ds_shred_v1($1, $2, $3) AS verdict").bind(run);
         let row =
             self.pool.for_run(run).one(query.bind(without_nul(reason)).bind(without_nul(actor))).await?;

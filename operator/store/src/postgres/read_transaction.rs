@@ -11,20 +11,17 @@ use tokio::sync::Mutex;
 use super::Postgres;
 use super::anchors::{anchor_row, anchored_head};
 use super::audit::audit_row;
-use super::branch::encoded_boundary;
 use super::pool::with_timeout;
 use super::pooled_connection::PooledConnection;
 use super::query::QueryExecutor;
-use super::row::{boundary_id, digest};
 use super::snapshot::SnapshotStore;
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reads::{CallRow, RunRow};
-use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
+use crate::reads::{CallRow, RunRow, encoded_boundary, stored_batch, stored_record};
+use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
-use dalsegno_format::records::is_digest_of;
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
@@ -276,29 +273,6 @@ impl ReadTransaction for PgReadTransaction {
 
 fn leaf(row: &PgRow) -> DbResult<(i64, AnchoredHead)> {
     Ok((row.try_get("anchor")?, anchored_head(row)?))
-}
-
-fn stored_batch(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {
-    let (digest, batch) = (digest(row, "digest")?, row.try_get::<Vec<u8>, _>("batch")?);
-    Ok(StoredBatch {
-        seq: row.try_get("seq")?,
-        boundary: boundary_id(row)?,
-        undone: row.try_get("undone")?,
-        is_whole: is_digest_of(&digest, &batch, cipher),
-        digest,
-        batch,
-    })
-}
-
-fn stored_record(row: &PgRow, cipher: &PayloadCipher) -> DbResult<StoredRecord> {
-    let stored = StoredRecord {
-        at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
-        entry_id: row.try_get("entry_id")?,
-        boundary: boundary_id(row)?,
-        value: None,
-        damage: None,
-    };
-    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
 }
 
 fn unread_boundary(row: &PgRow) -> DbResult<UndecodedBoundary> {

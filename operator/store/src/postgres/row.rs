@@ -9,7 +9,7 @@ use sqlx::postgres::PgRow;
 use crate::db_error::{DbError, DbResult, redacted_json_error};
 use dalsegno_format::header;
 use dalsegno_format::seal::is_sealed;
-use dalsegno_model::{BoundaryId, Digest, WorkerSignals};
+use dalsegno_model::{Digest, WorkerSignals};
 
 /// An enum as it is stored: by the name that serde gives its variant.
 pub(super) fn enum_str(value: &impl Serialize) -> DbResult<String> {
@@ -62,11 +62,6 @@ pub(super) fn boundary(row: &PgRow) -> DbResult<Boundary> {
 /// The number of a boundary in its columns.
 pub(super) fn boundary_number(boundary: Boundary) -> i16 {
     header::boundary_number(boundary).into()
-}
-
-/// The turn, boundary and epoch in a row.
-pub(super) fn boundary_id(row: &PgRow) -> DbResult<BoundaryId> {
-    Ok(BoundaryId { turn: row.try_get("turn")?, boundary: boundary(row)?, epoch: row.try_get("epoch")? })
 }
 
 /// The requests for a worker that commits and heartbeats return.

@@ -4,10 +4,11 @@ use sqlx::Row as _;
 
 use super::pool::Pool;
 use super::query::QueryExecutor;
-use super::row::{boundary_id, boundary_number, digest};
+use super::row::{boundary_number, digest};
 use super::{boundary_pages, branch};
 use crate::db_error::DbResult;
 use crate::keys::Keys;
+use crate::reads::boundary_id;
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal::{self, PayloadCipher};

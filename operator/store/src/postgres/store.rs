@@ -9,16 +9,17 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod,
-    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template, Transition as _,
+    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
-    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter,
-    Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest,
-    Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp,
-    NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
+    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
+    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
+    LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read,
+    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
+    Written,
 };
 
 #[async_trait]
@@ -61,8 +62,8 @@ impl Operator for Postgres {
         self.transition(run, RequestCancel { requested_by: by.clone() }).await
     }
 
-    async fn reset_budget(&self, run: RunId, observed: i64, to: i64, by: &RequestedBy) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, requested_by: by.clone() }).await
+    async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord> {
+        self.transition(run, ResetBudget(reset.clone())).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -107,9 +108,8 @@ impl Operator for Postgres {
         self.do_mark_deleted(object_uid, by).await.map_err(|fault| fault.with_context(MarkDeleted::OPERATION))
     }
 
-    async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
-        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
-        self.transition(run, PutRevision { attempt, template }).await
+    async fn put_revision(&self, run: RunId, attempt: i32, template: &Template) -> Result<Recorded> {
+        self.transition(run, PutRevision { attempt, template: template.clone() }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
@@ -252,10 +252,8 @@ impl Read for Postgres {
 
 #[async_trait]
 impl Admin for Postgres {
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
-        self.do_adopt_namespace(old, new, actor, reason)
-            .await
-            .map_err(|fault| fault.with_context("adopting a namespace"))
+    async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64> {
+        self.do_adopt_namespace(adoption).await.map_err(|fault| fault.with_context("adopting a namespace"))
     }
 
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
@@ -280,7 +278,7 @@ impl Admin for Postgres {
         self.keys.rewrap(&self.snapshot_store()).await
     }
 
-    async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
-        self.do_shred(run, reason, actor).await.map_err(|fault| fault.with_context("shredding a run"))
+    async fn shred(&self, shred: &Shred) -> Result<Shredded> {
+        self.do_shred(shred).await.map_err(|fault| fault.with_context("shredding a run"))
     }
 }

@@ -27,8 +27,8 @@ use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
     LiveBoundary, RunRow, Value, record_sql,
 };
-use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
-use dalsegno_model::{BoundaryId, Result, RunId};
+use crate::transitions::{AuditEntry, Decision, Needs, Rows, Transition, WriteSet};
+use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Postgres {
     /// Runs a transition of a run; an error names the operation.

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::{BoundaryColumn, Column as _, Columns, HeadPoint};
+use super::{Column as _, Columns, HeadPoint, boundary_id};
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::{BoundaryId, Digest};
 
@@ -25,11 +25,7 @@ pub(crate) struct LiveBoundary {
 impl LiveBoundary {
     pub fn read(row: &impl Columns) -> DbResult<Self> {
         Ok(Self {
-            id: BoundaryId {
-                turn: i32::read(row, "turn")?,
-                boundary: BoundaryColumn::read(row, "boundary")?.0,
-                epoch: i64::read(row, "epoch")?,
-            },
+            id: boundary_id(row)?,
             attempt: i32::read(row, "attempt")?,
             commit_id: Uuid::read(row, "commit_id")?,
             digest: Vec::read(row, "digest")?,

@@ -2,11 +2,10 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::branch::encoded_boundary;
-use super::sqlx_types::BoundaryColumn;
 use crate::compaction::is_dropped;
 use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::reads::{boundary_id, encoded_boundary};
 use crate::snapshot_io::PageEntry;
 use dalsegno_model::{BoundaryId, RunId};
 
@@ -53,11 +52,7 @@ pub(super) async fn page(
             .await?;
     rows.iter()
         .map(|row| {
-            let boundary_id = BoundaryId {
-                turn: row.try_get("turn")?,
-                boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
-                epoch: row.try_get("epoch")?,
-            };
+            let boundary_id = boundary_id(row)?;
             let encoded = match encoded_boundary(row) {
                 Ok(encoded) => Ok(encoded),
                 // An unreadable row is reported, and the scan continues.

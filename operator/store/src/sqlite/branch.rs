@@ -1,18 +1,16 @@
 //! The query of the live branch, from the head to the parents; and the rows of boundaries and audit entries.
 
-use dalsegno_protocol::Usage;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqliteConnection};
-use uuid::Uuid;
 
 use super::data_keys;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::compaction::is_dropped;
 use crate::db_error::{DbResult, timestamp};
-use crate::snapshot_io::{Branch, Walk};
-use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
-use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, RunId};
+use crate::reads::encoded_boundary;
+use crate::snapshot_io::{Branch, HashedBoundary, Walk};
+use dalsegno_model::{AuditRow, BoundaryId, RunId};
 
 /// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
 /// the result needs the state before a boundary.
@@ -87,7 +85,8 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
     let Some(head) = row.head() else { return Ok(None) };
     let has_data_key = data_keys::has_data_key(conn, run).await?;
     let top = BoundaryId { turn: head.turn, boundary: head.boundary, epoch: head.epoch };
-    let (start, head_hash) = walk.start.unwrap_or((top, head.hash));
+    let HashedBoundary { id: start, content_hash: head_hash } =
+        walk.start.unwrap_or(HashedBoundary { id: top, content_hash: head.hash });
     let found = sqlx::query(WALK)
         .bind(run)
         .bind(start.turn)
@@ -101,59 +100,7 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
         .fetch_all(conn)
         .await?;
     let encoded = found.iter().map(encoded_boundary).collect::<DbResult<_>>()?;
-    Ok(Some(Branch { head_turn: head.turn, head_hash, has_data_key, encoded }))
-}
-
-/// Reads a boundary from its row.
-pub(super) fn encoded_boundary(row: &SqliteRow) -> DbResult<EncodedBoundary> {
-    let parent = DecodedBoundary::parent(
-        row.try_get("parent_turn")?,
-        row.try_get::<Option<BoundaryColumn>, _>("parent_boundary")?.map(|BoundaryColumn(boundary)| boundary),
-        row.try_get("parent_epoch")?,
-    );
-    let kept = DecodedBoundary {
-        row: BoundaryRow {
-            turn: row.try_get("turn")?,
-            boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
-            epoch: row.try_get("epoch")?,
-            attempt: row.try_get("attempt")?,
-            position: row.try_get("position")?,
-            commit_id: row.try_get::<Uuid, _>("commit_id")?,
-            digest: row.try_get::<Hash, _>("digest")?.0,
-            parent_hash: row.try_get::<Hash, _>("parent_hash")?.0,
-            content_hash: row.try_get::<Hash, _>("content_hash")?.0,
-            at: timestamp(row.try_get("at")?)?,
-            ops: None,
-            full: row.try_get("is_full")?,
-            events: Vec::new(),
-            usage: Usage {
-                tokens_in: row.try_get("tokens_in")?,
-                tokens_out: row.try_get("tokens_out")?,
-                tool_calls: row.try_get("tool_calls")?,
-                cost_micro_usd: row.try_get("cost_micro_usd")?,
-            },
-            trigger: row.try_get("trigger_word")?,
-            records_digest: row.try_get::<Option<Hash>, _>("records_digest")?.map(|hash| hash.0),
-        },
-        parent,
-        ops_digest: row.try_get::<Option<Hash>, _>("ops_digest")?.map(|hash| hash.0),
-        events_digest: row.try_get::<Option<Hash>, _>("events_digest")?.map(|hash| hash.0),
-        event_count: Some(row.try_get("event_count")?),
-        digest_key: None,
-        has_payloads: false,
-    };
-    Ok(EncodedBoundary {
-        boundary: kept,
-        payloads: row
-            .try_get::<bool, _>("has_payloads")?
-            .then(|| DbResult::Ok(Payloads { ops: row.try_get("ops")?, events: row.try_get("events")? }))
-            .transpose()?,
-        dropped: row.try_get("is_dropped")?,
-        snapshot: match (row.try_get("document")?, row.try_get("snapshot_digest")?) {
-            (Some(document), Some(digest)) => Some(EncodedSnapshot { document, digest }),
-            _ => None,
-        },
-    })
+    Ok(Some(Branch { run, head_turn: head.turn, head_hash, has_data_key, encoded }))
 }
 
 /// Returns the audit chain of a run, in order.

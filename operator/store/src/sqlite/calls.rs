@@ -15,7 +15,7 @@ use crate::db_error::DbResult;
 use crate::keys::no_keys;
 use crate::reads::{CallRow, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
-use crate::transitions::{has_capability, is_unsettled, needs_outcome};
+use crate::transitions::{AuditEvent, has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
@@ -88,7 +88,8 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
                     return Ok(Claimed::TooLarge);
                 }
                 call.save(conn).await?;
-                append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
+                append(conn, &mut row, now, AuditEvent { kind: kind::CLAIMED, actor: actor::WORKER, detail })
+                    .await?;
                 row.save(conn).await?;
             }
             Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
@@ -141,7 +142,7 @@ async fn first_claim(
     if let Some(digest) = claim.arguments_digest {
         detail["arguments"] = digest.into();
     }
-    append(conn, &mut row, now, kind::CLAIMED, actor::WORKER, detail).await?;
+    append(conn, &mut row, now, AuditEvent { kind: kind::CLAIMED, actor: actor::WORKER, detail }).await?;
     row.save(conn).await?;
     Ok(Claimed::Go(Box::new(call.public(&claim.cipher)?)))
 }
@@ -177,7 +178,9 @@ pub(super) async fn next_ordinal(conn: &mut SqliteConnection, run: RunId) -> DbR
 /// How a call ended.
 pub(super) struct CallEnd {
     pub run: RunId,
+    pub capability: Digest,
     pub id: String,
+    pub claim_id: Uuid,
     /// Neither planned nor started.
     pub state: CallState,
     pub result: Option<Box<RawValue>>,
@@ -185,17 +188,11 @@ pub(super) struct CallEnd {
 }
 
 /// Completes a call and stores its result.
-pub(super) async fn complete(
-    conn: &mut SqliteConnection,
-    now: i64,
-    capability: Digest,
-    claim_id: Uuid,
-    end: CallEnd,
-) -> DbResult<Completed> {
+pub(super) async fn complete(conn: &mut SqliteConnection, now: i64, end: CallEnd) -> DbResult<Completed> {
     let Some(mut row) = RunRow::load(conn, end.run).await? else {
         return Ok(Completed::NotFound);
     };
-    if !has_capability(&row, &capability) {
+    if !has_capability(&row, &end.capability) {
         return Ok(Completed::Fenced);
     }
     let mut call = match started_call(conn, &row, &end).await? {
@@ -205,7 +202,7 @@ pub(super) async fn complete(
     if call.key_refused {
         return Ok(Completed::Conflict(key_refused_message(&call.id)));
     }
-    if call.claim_id != Some(claim_id) || call.attempt != Some(row.attempt) {
+    if call.claim_id != Some(end.claim_id) || call.attempt != Some(row.attempt) {
         return Ok(Completed::Conflict(format!("call {:?} is not started under this claim", call.id)));
     }
     if !store_result(conn, &mut row, &mut call, &end).await? {
@@ -217,12 +214,13 @@ pub(super) async fn complete(
         _ => kind::COMPLETED,
     };
     if end.state == CallState::KeyRefused {
-        refuse_key(conn, now, &mut row, &mut call).await?;
+        refuse_key(now, &mut row, &mut call);
     } else {
-        end_call(conn, now, &mut row, &mut call, end.state).await?;
+        end_call(now, &mut row, &mut call, end.state);
     }
+    call.save(conn).await?;
     let detail = with_result(&row, &end, json!({ "call": call.id }));
-    append(conn, &mut row, now, kind, actor::WORKER, detail).await?;
+    append(conn, &mut row, now, AuditEvent { kind, actor: actor::WORKER, detail }).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)
 }
@@ -284,28 +282,15 @@ async fn store_result(
 }
 
 /// Marks a started call whose key the tool refused. Only a person may settle it.
-async fn refuse_key(
-    conn: &mut SqliteConnection,
-    now: i64,
-    row: &mut RunRow,
-    call: &mut CallRow,
-) -> DbResult<()> {
+fn refuse_key(now: i64, row: &mut RunRow, call: &mut CallRow) {
     call.key_refused = true;
     call.touched_turn = Some(row.open_turn());
-    call.save(conn).await?;
     row.keys_refused += 1;
     row.changed_at = now;
-    Ok(())
 }
 
 /// Ends a call that the current attempt has started.
-async fn end_call(
-    conn: &mut SqliteConnection,
-    now: i64,
-    row: &mut RunRow,
-    call: &mut CallRow,
-    state: CallState,
-) -> DbResult<()> {
+fn end_call(now: i64, row: &mut RunRow, call: &mut CallRow, state: CallState) {
     row.keys_refused -= i64::from(call.key_refused);
     row.own_open_calls -= needs_outcome(call.policy.0);
     call.key_refused = false;
@@ -313,7 +298,6 @@ async fn end_call(
     call.ended_at = Some(now);
     call.touched_turn = Some(row.open_turn());
     row.completed_calls += 1;
-    call.save(conn).await
 }
 
 /// Lists calls of a run by their ordinals.

@@ -5,23 +5,24 @@ use std::collections::HashMap;
 use dalsegno_protocol::{CallState, PlannedCall};
 use serde_json::{Value, json};
 use sqlx::SqliteConnection;
-use uuid::Uuid;
 
 use super::admission::{self, Admission, OpenCalls, Proposal};
 use super::audit::append;
 use super::boundary::{self, AcceptedBoundary, PreparedCommit, may_be_too_large};
 use super::calls::next_ordinal;
 use super::open_calls;
-use super::records;
+use super::records::{self, RecordsAt};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
-use crate::transitions::{commit_receipt, finish_detail, renew_lease, report_cancel, set_finished};
+use crate::transitions::{
+    AuditEvent, commit_receipt, finish_detail, renew_lease, report_cancel, set_finished,
+};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{CommitReceipt, Committed, Digest, NewFinish, RunId};
+use dalsegno_model::{BoundaryId, CommitReceipt, Committed, RunId};
 
 /// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next
 /// boundary but was encoded for another head.
@@ -117,11 +118,9 @@ async fn write(
     let mut accepted = accept(now, row, commit);
     boundary::insert(conn, std::slice::from_ref(&accepted)).await?;
     plan_calls(conn, now, &mut accepted.row, commit).await?;
-    records::apply(conn, now, &accepted.row, (turn, boundary), &commit.records).await?;
-    if let Some(finish) = &commit.finish {
-        let by = (commit.proposal.commit_id, commit.proposal.digest.stored);
-        end_run(conn, now, &mut accepted.row, finish, by).await?;
-    }
+    let at = BoundaryId { turn, boundary, epoch: accepted.row.epoch };
+    records::apply(conn, RecordsAt { run: commit.run, boundary: at, now }, &commit.records).await?;
+    end_run(conn, now, &mut accepted.row, commit).await?;
     if commit.finish.is_some() || !commit.calls.is_empty() {
         accepted.row.save(conn).await?;
     }
@@ -172,7 +171,7 @@ async fn plan_calls(
         return Ok(());
     }
     let detail = json!({ "turn": commit.proposal.turn, "calls": entries });
-    append(conn, row, now, kind::PLANNED, actor::WORKER, detail).await
+    append(conn, row, now, AuditEvent { kind: kind::PLANNED, actor: actor::WORKER, detail }).await
 }
 
 /// Returns the audit's entry of a call that is planned for the first time.
@@ -185,17 +184,19 @@ fn planned_entry(call: &PlannedCall, cipher: &PayloadCipher) -> Value {
     entry
 }
 
+/// Finishes the run if the commit says so.
 async fn end_run(
     conn: &mut SqliteConnection,
     now: i64,
     row: &mut RunRow,
-    finish: &NewFinish,
-    by: (Uuid, Digest),
+    commit: &PreparedCommit,
 ) -> DbResult<()> {
+    let Some(finish) = &commit.finish else { return Ok(()) };
+    let by = (commit.proposal.commit_id, commit.proposal.digest.stored);
     set_finished(row, now, finish, Some(by));
     row.changed_at = now;
     let detail = finish_detail(row, finish);
-    append(conn, row, now, kind::FINISHED, actor::WORKER, detail).await
+    append(conn, row, now, AuditEvent { kind: kind::FINISHED, actor: actor::WORKER, detail }).await
 }
 
 /// Returns the receipt of the stored head again, and reports a cancel request.

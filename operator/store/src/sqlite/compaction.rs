@@ -10,6 +10,8 @@ use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::reads::boundary_id;
+use crate::transitions::AuditEvent;
 use dalsegno_format::header;
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{BoundaryId, Result, RunId};
@@ -63,12 +65,7 @@ async fn next(conn: &mut SqliteConnection, run: RunId, rows: u32) -> DbResult<Co
     else {
         return Ok(CompactionStep::Idle);
     };
-    let boundary_id = BoundaryId {
-        turn: row.try_get("turn")?,
-        boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
-        epoch: row.try_get("epoch")?,
-    };
-    Ok(CompactionStep::Truncate(boundary_id, row.try_get::<Hash, _>("content_hash")?.0))
+    Ok(CompactionStep::Truncate(boundary_id(&row)?, row.try_get::<Hash, _>("content_hash")?.0))
 }
 
 /// Drops the payloads up to a boundary, if the conditions that were read before still hold. Returns the number of
@@ -91,7 +88,7 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -
         "epoch": epoch,
         "snapshot": header::render(&cut.snapshot.text),
     });
-    append(conn, &mut row, now, kind::DROPPED, actor::OPERATOR, detail).await?;
+    append(conn, &mut row, now, AuditEvent { kind: kind::DROPPED, actor: actor::OPERATOR, detail }).await?;
     let bytes: i64 = sqlx::query_scalar(BYTES)
         .bind(cut.run)
         .bind(turn)

@@ -6,11 +6,12 @@ use sqlx::{Row as _, SqliteConnection};
 use super::audit::append;
 use super::row::RunRow;
 use crate::db_error::{DbError, DbResult};
-use crate::keys::{DATA_KEY_LOST, KeyState, PAGE_ROWS, Wrapped};
+use crate::keys::{DATA_KEY_LOST, KeyState, PAGE_ROWS, Rewrapping, Wrapped};
 use crate::statements::COUNT_UNSEALED;
+use crate::transitions::AuditEvent;
 use dalsegno_format::seal::SEALED;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{Lifecycle, RunId, Shredded};
+use dalsegno_model::{Lifecycle, RunId, Shred, Shredded};
 
 /// Returns the data key of a run.
 pub(super) async fn get(conn: &mut SqliteConnection, run: RunId) -> DbResult<Option<KeyState>> {
@@ -67,8 +68,7 @@ pub(super) async fn list(conn: &mut SqliteConnection, after: RunId) -> DbResult<
 pub(super) async fn replace(
     conn: &mut SqliteConnection,
     run: RunId,
-    old: Wrapped,
-    new: Wrapped,
+    Rewrapping { old, new }: Rewrapping,
 ) -> DbResult<()> {
     sqlx::query("UPDATE data_keys SET key_id = ?, wrapped = ? WHERE run = ? AND wrapped = ?")
         .bind(new.key_id)
@@ -94,13 +94,8 @@ pub(super) async fn has_data_key(conn: &mut SqliteConnection, run: RunId) -> DbR
 }
 
 /// Deletes the data key of a run that has ended.
-pub(super) async fn shred(
-    conn: &mut SqliteConnection,
-    now: i64,
-    run: RunId,
-    reason: String,
-    actor: String,
-) -> DbResult<Shredded> {
+pub(super) async fn shred(conn: &mut SqliteConnection, now: i64, shred: Shred) -> DbResult<Shredded> {
+    let Shred { run, actor, reason } = shred;
     let Some(mut row) = RunRow::load(conn, run).await? else {
         return Ok(Shredded::NotFound);
     };
@@ -120,7 +115,8 @@ pub(super) async fn shred(
     if deleted.rows_affected() == 0 {
         return Ok(Shredded::GoneBefore);
     }
-    append(conn, &mut row, now, kind::SHREDDED, &actor, serde_json::json!({ "reason": reason })).await?;
+    let detail = serde_json::json!({ "reason": reason });
+    append(conn, &mut row, now, AuditEvent { kind: kind::SHREDDED, actor: &actor, detail }).await?;
     row.save(conn).await?;
     Ok(Shredded::Done)
 }

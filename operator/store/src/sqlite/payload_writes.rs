@@ -75,12 +75,16 @@ impl Sqlite {
     pub(super) async fn complete_call(&self, complete: &Complete) -> Result<Completed> {
         let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
         let cipher = self.cipher_to_write(run).await?;
-        let end =
-            calls::CallEnd { run, id: id.clone(), state: outcome.into(), result: result.clone(), cipher };
-        self.write("completing a call", move |conn, now| {
-            Box::pin(calls::complete(conn, now, capability, claim_id, end))
-        })
-        .await
+        let end = calls::CallEnd {
+            run,
+            capability,
+            id: id.clone(),
+            claim_id,
+            state: outcome.into(),
+            result: result.clone(),
+            cipher,
+        };
+        self.write("completing a call", |conn, now| Box::pin(calls::complete(conn, now, end))).await
     }
 
     pub(super) async fn settle_call(&self, settle: &Settle) -> Result<Completed> {

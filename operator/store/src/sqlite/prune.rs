@@ -7,6 +7,7 @@ use super::audit::append;
 use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::db_error::{DbError, DbResult, redacted_json_error};
+use crate::transitions::AuditEvent;
 use dalsegno_format::audit::{self, CALLS_MISMATCH, kind};
 use dalsegno_format::header;
 use dalsegno_model::{Prune, RunId};
@@ -102,7 +103,7 @@ pub(super) async fn prune(conn: &mut SqliteConnection, now: i64, prune: Prune) -
         "lifecycle": row.lifecycle.0, "outcome": row.finish_outcome.map(|outcome| outcome.0), "undone": undone,
         "earlierCalls": earlier_calls(conn, run).await?,
     });
-    append(conn, &mut row, now, kind::PRUNED, &actor, detail).await?;
+    append(conn, &mut row, now, AuditEvent { kind: kind::PRUNED, actor: &actor, detail }).await?;
     row.save(conn).await?;
     Ok(deleted)
 }

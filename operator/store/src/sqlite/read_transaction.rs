@@ -9,24 +9,22 @@ use super::active_reads::{ActiveRead, BoxFuture};
 use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
-use super::sqlx_types::{BoundaryColumn, Hash};
 use super::writer::{Durability, Writer};
 use super::{anchors, branch};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reads::CallRow;
-use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS, ReadRecord as _};
+use crate::reads::{CallRow, encoded_boundary, stored_batch, stored_record};
+use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
-use dalsegno_format::records::is_digest_of;
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
     StoredCall, StoredRecord, StoredSnapshot,
 };
-use dalsegno_model::{AuditRow, BoundaryId, Error, ReadTransaction, Result, RunId};
+use dalsegno_model::{AuditRow, Error, ReadTransaction, Result, RunId};
 
 const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
 
@@ -122,6 +120,20 @@ impl SqliteReadTransaction {
     fn snapshot_store(&self) -> SnapshotStore<'_, Self> {
         SnapshotStore { executor: self, keys: &self.keys }
     }
+
+    /// Decodes rows of one run. `read` gets the cipher that their digests were made with.
+    async fn decode<R: Send, T>(
+        &self,
+        run: RunId,
+        rows: Vec<R>,
+        read: impl Fn(&R, &PayloadCipher) -> DbResult<T>,
+    ) -> DbResult<Vec<T>> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let cipher = self.keys.cipher_to_verify(&self.snapshot_store(), run).await?;
+        rows.iter().map(|row| read(row, &cipher)).collect()
+    }
 }
 
 impl QueryExecutor for SqliteReadTransaction {
@@ -188,64 +200,20 @@ impl ReadTransaction for SqliteReadTransaction {
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
         let operation = "reading the calls";
         let rows = self.read(operation, move |conn, _| Box::pin(calls(conn, run, after))).await?;
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let cipher = self.keys.cipher_to_verify(&self.snapshot_store(), run).await?;
-        rows.iter().map(|row| row.stored(&cipher).map_err(|fault| fault.with_context(operation))).collect()
+        self.decode(run, rows, CallRow::stored).await.map_err(|fault| fault.with_context(operation))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let operation = "reading the batches of records";
         let rows = self.read(operation, move |conn, _| Box::pin(record_changes(conn, run, after))).await?;
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let cipher = self.keys.cipher_to_verify(&self.snapshot_store(), run).await?;
-        rows.iter()
-            .map(|row| stored_batch(row, &cipher).map_err(|fault| fault.with_context(operation)))
-            .collect()
+        self.decode(run, rows, stored_batch).await.map_err(|fault| fault.with_context(operation))
     }
 
     async fn records(&mut self, run: RunId, after: &RecordKey) -> Result<Vec<StoredRecord>> {
         let (operation, after) = ("reading the records", after.clone());
         let rows = self.read(operation, move |conn, _| Box::pin(records(conn, run, after))).await?;
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        let cipher = self.keys.cipher_to_verify(&self.snapshot_store(), run).await?;
-        rows.iter()
-            .map(|row| stored_record(row, &cipher).map_err(|fault| fault.with_context(operation)))
-            .collect()
+        self.decode(run, rows, stored_record).await.map_err(|fault| fault.with_context(operation))
     }
-}
-
-fn stored_batch(row: &SqliteRow, cipher: &PayloadCipher) -> DbResult<StoredBatch> {
-    let (Hash(digest), batch) = (row.try_get("digest")?, row.try_get::<Vec<u8>, _>("batch")?);
-    Ok(StoredBatch {
-        seq: row.try_get("seq")?,
-        boundary: boundary_id(row)?,
-        undone: row.try_get("undone")?,
-        is_whole: is_digest_of(&digest, &batch, cipher),
-        digest,
-        batch,
-    })
-}
-
-fn stored_record(row: &SqliteRow, cipher: &PayloadCipher) -> DbResult<StoredRecord> {
-    let stored = StoredRecord {
-        at: RecordKey { space: row.try_get("space")?, key: row.try_get("key")?, seq: row.try_get("seq")? },
-        entry_id: row.try_get("entry_id")?,
-        boundary: boundary_id(row)?,
-        value: None,
-        damage: None,
-    };
-    stored.with(row.try_get::<Option<&[u8]>, _>("value")?.unwrap_or_default(), cipher)
-}
-
-fn boundary_id(row: &SqliteRow) -> DbResult<BoundaryId> {
-    let BoundaryColumn(boundary) = row.try_get("boundary")?;
-    Ok(BoundaryId { turn: row.try_get("turn")?, boundary, epoch: row.try_get("epoch")? })
 }
 
 async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> DbResult<Vec<RunHead>> {
@@ -282,7 +250,7 @@ fn unread(row: &SqliteRow) -> DbResult<UndecodedBoundary> {
     Ok(UndecodedBoundary {
         run: row.try_get::<Uuid, _>("run")?,
         undone: row.try_get("undone")?,
-        encoded: branch::encoded_boundary(row)?,
+        encoded: encoded_boundary(row)?,
     })
 }
 

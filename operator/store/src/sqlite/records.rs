@@ -13,7 +13,7 @@ use crate::db_error::DbResult;
 use crate::statements::{first_of_key, held_records, last_replacement};
 use dalsegno_format::records::{Change, Changes, after_prefix, link, payload};
 use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
-use dalsegno_model::{Digest, RecordBatch, RecordQuery, Result, RunId, Written};
+use dalsegno_model::{BoundaryId, Digest, RecordBatch, RecordQuery, Result, RunId, Written};
 
 /// CROSS JOIN: SQLite goes through the starts first.
 const READ: &str = held_records!(
@@ -79,20 +79,21 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Prepared
         Admission::Conflict => return Ok(Written::Conflict),
     }
     let after_plan = row.head().is_some_and(|head| head.boundary == Boundary::Plan);
-    let at = (row.open_turn(), if after_plan { Boundary::Result } else { Boundary::Plan });
+    let boundary = if after_plan { Boundary::Result } else { Boundary::Plan };
+    let at = BoundaryId { turn: row.open_turn(), boundary, epoch: row.epoch };
     sqlx::query(
         "INSERT INTO record_batches (run, id, digest, turn, boundary, epoch, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(batch.run)
     .bind(batch.id)
     .bind(Hash(batch.digest.stored))
-    .bind(at.0)
-    .bind(BoundaryColumn(at.1))
-    .bind(row.epoch)
+    .bind(at.turn)
+    .bind(BoundaryColumn(at.boundary))
+    .bind(at.epoch)
     .bind(now)
     .execute(&mut *conn)
     .await?;
-    apply(conn, now, &row, at, &batch.changes).await?;
+    apply(conn, RecordsAt { run: batch.run, boundary: at, now }, &batch.changes).await?;
     if let Some(digest) = batch.changes.digest {
         row.records_digest = Some(Hash(link(row.records_digest.map(|hash| hash.0), &digest)));
         row.save(conn).await?;
@@ -100,43 +101,48 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Prepared
     Ok(Written::Ok)
 }
 
-/// Turn and boundary that a change is stored under. A rewind to a boundary undoes the changes stored under later ones.
-type At = (i32, Boundary);
+/// Where and when changes are stored.
+#[derive(Clone, Copy)]
+pub(super) struct RecordsAt {
+    pub run: RunId,
+    /// A rewind to a boundary undoes the changes stored under later ones.
+    pub boundary: BoundaryId,
+    pub now: i64,
+}
 
 /// Writes a batch twice: as it was sent, and each change that takes effect under its key.
 pub(super) async fn apply(
     conn: &mut SqliteConnection,
-    now: i64,
-    row: &RunRow,
-    at: At,
+    at: RecordsAt,
     Changes { changes, batch, digest }: &Changes,
 ) -> DbResult<()> {
+    let RecordsAt { run, boundary: BoundaryId { turn, boundary, epoch }, .. } = at;
     let Some(digest) = digest else { return Ok(()) };
     sqlx::query(
         "INSERT INTO record_changes (run, seq, turn, boundary, epoch, digest, batch) \
          SELECT ?1, coalesce(max(seq), 0) + 1, ?2, ?3, ?4, ?5, ?6 FROM record_changes WHERE run = ?1",
     )
-    .bind(row.id)
-    .bind(at.0)
-    .bind(BoundaryColumn(at.1))
-    .bind(row.epoch)
+    .bind(run)
+    .bind(turn)
+    .bind(BoundaryColumn(boundary))
+    .bind(epoch)
     .bind(Hash(*digest))
     .bind(batch)
     .execute(&mut *conn)
     .await?;
     for change in changes {
         if matches!(change.op, "put" | "delete") {
-            delete_replaced(conn, row.id, at, change).await?;
+            delete_replaced(conn, at, change).await?;
         }
         let takes_effect = match change.op {
             "put" => true,
-            "putIfAbsent" => !has_value(conn, row.id, change).await?,
-            "append" => !has_entry(conn, row.id, change).await?,
+            "putIfAbsent" => !has_value(conn, run, change).await?,
+            "append" => !has_entry(conn, run, change).await?,
             // A delete of a key without a value has no effect.
-            _ => has_value(conn, row.id, change).await?,
+            _ => has_value(conn, run, change).await?,
         };
         if takes_effect {
-            insert(conn, now, row, at, change).await?;
+            insert(conn, at, change).await?;
         }
     }
     Ok(())
@@ -144,16 +150,16 @@ pub(super) async fn apply(
 
 /// Deletes the earlier changes of the key under the same boundary: no rewind can make them visible again. Reads the
 /// rows of this boundary only, however often the key was changed before.
-async fn delete_replaced(conn: &mut SqliteConnection, run: RunId, at: At, change: &Change) -> DbResult<()> {
+async fn delete_replaced(conn: &mut SqliteConnection, at: RecordsAt, change: &Change) -> DbResult<()> {
     sqlx::query(
         "DELETE FROM records INDEXED BY records_by_boundary \
          WHERE run = ? AND space = ? AND key = ? AND turn = ? AND boundary = ? AND NOT undone",
     )
-    .bind(run)
+    .bind(at.run)
     .bind(&change.space)
     .bind(&change.key)
-    .bind(at.0)
-    .bind(BoundaryColumn(at.1))
+    .bind(at.boundary.turn)
+    .bind(BoundaryColumn(at.boundary.boundary))
     .execute(conn)
     .await?;
     Ok(())
@@ -168,29 +174,24 @@ async fn has_entry(conn: &mut SqliteConnection, run: RunId, change: &Change) -> 
     Ok(query.bind(&change.entry_id).fetch_one(conn).await?)
 }
 
-async fn insert(
-    conn: &mut SqliteConnection,
-    now: i64,
-    row: &RunRow,
-    at: At,
-    change: &Change,
-) -> DbResult<()> {
+async fn insert(conn: &mut SqliteConnection, at: RecordsAt, change: &Change) -> DbResult<()> {
+    let RecordsAt { run, boundary: BoundaryId { turn, boundary, epoch }, now } = at;
     sqlx::query(
         "INSERT INTO records (run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at) \
          VALUES (?1, ?2, ?3, \
                  coalesce((SELECT max(seq) FROM records WHERE run = ?1 AND space = ?2 AND key = ?3), 0) + 1, \
                  ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     )
-    .bind(row.id)
+    .bind(run)
     .bind(&change.space)
     .bind(&change.key)
     .bind(change.op)
     .bind(&change.entry_id)
     .bind(&change.value)
     .bind(change.size)
-    .bind(at.0)
-    .bind(BoundaryColumn(at.1))
-    .bind(row.epoch)
+    .bind(turn)
+    .bind(BoundaryColumn(boundary))
+    .bind(epoch)
     .bind(now)
     .execute(conn)
     .await?;

@@ -6,6 +6,7 @@ use super::audit::append;
 use super::row::RunRow;
 use crate::db_error::DbResult;
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
+use crate::transitions::AuditEvent;
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Dropped, RunId};
 
@@ -121,7 +122,8 @@ pub(super) async fn expire(
     if row.expired_at.is_none() {
         row.expired_at = Some(now);
         let detail = serde_json::json!({ "retentionDays": row.retention_days });
-        append(conn, &mut row, now, kind::EXPIRED, actor::OPERATOR, detail).await?;
+        append(conn, &mut row, now, AuditEvent { kind: kind::EXPIRED, actor: actor::OPERATOR, detail })
+            .await?;
     }
     let limit = i64::from(rows);
     let (mut left, mut room) = (limit, PAGE_BYTES);

@@ -4,6 +4,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
+use crate::reads::boundary_id;
 use crate::snapshot_io::NewSnapshot;
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal;
@@ -50,16 +51,7 @@ pub(super) async fn list(conn: &mut SqliteConnection, run: RunId) -> DbResult<Ve
     .bind(run)
     .fetch_all(conn)
     .await?;
-    rows.iter()
-        .map(|row| {
-            let boundary_id = BoundaryId {
-                turn: row.try_get("turn")?,
-                boundary: row.try_get::<BoundaryColumn, _>("boundary")?.0,
-                epoch: row.try_get("epoch")?,
-            };
-            Ok((boundary_id, row.try_get::<Hash, _>("content_hash")?.0))
-        })
-        .collect()
+    rows.iter().map(|row| Ok((boundary_id(row)?, row.try_get::<Hash, _>("content_hash")?.0))).collect()
 }
 
 /// Returns whether a part of a snapshot may be stored: not if the run's payloads are being deleted, nothing in plain
@@ -84,13 +76,19 @@ pub(super) async fn is_accepted(
     Ok(is_accepted.fetch_one(conn).await?)
 }
 
+/// Chunks of a snapshot to store.
+pub(super) struct NewChunks {
+    pub run: RunId,
+    pub chunks: Vec<(Digest, Vec<u8>)>,
+    /// Whether they are encrypted.
+    pub sealed: bool,
+}
+
 /// Stores chunks. A chunk that is stored with other bytes is damaged, and is replaced.
 pub(super) async fn put_chunks(
     conn: &mut SqliteConnection,
     now: i64,
-    run: RunId,
-    chunks: Vec<(Digest, Vec<u8>)>,
-    sealed: bool,
+    NewChunks { run, chunks, sealed }: NewChunks,
 ) -> DbResult<()> {
     if !is_accepted(conn, run, None, sealed).await? {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use super::database::{QueryExecutor, Sqlite};
 use super::{boundary_pages, branch, data_keys, snapshot};
-use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Wrapped};
+use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Rewrapping, Wrapped};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal::{self, PayloadCipher};
@@ -78,10 +78,11 @@ impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
         new.shared.extend(new.chunks.iter().map(|(hash, _)| *hash));
         let mut chunks = std::mem::take(&mut new.chunks).into_iter();
         while !chunks.as_slice().is_empty() {
-            let batch: Vec<_> = chunks.by_ref().take(CHUNK_BATCH).collect();
+            let batch =
+                snapshot::NewChunks { run, chunks: chunks.by_ref().take(CHUNK_BATCH).collect(), sealed };
             self.executor
                 .write_unsynced("storing chunks", move |conn, now| {
-                    Box::pin(snapshot::put_chunks(conn, now, run, batch, sealed))
+                    Box::pin(snapshot::put_chunks(conn, now, batch))
                 })
                 .await?;
         }
@@ -113,9 +114,9 @@ impl KeyWriter for SnapshotStore<'_, Sqlite> {
         self.executor.read("listing data keys", move |conn, _| Box::pin(data_keys::list(conn, after))).await
     }
 
-    async fn rewrap(&self, run: RunId, old: Wrapped, new: Wrapped) -> Result<()> {
+    async fn rewrap(&self, run: RunId, rewrapping: Rewrapping) -> Result<()> {
         let replace = self.executor.write("replacing a wrapped data key", move |conn, _| {
-            Box::pin(data_keys::replace(conn, run, old, new))
+            Box::pin(data_keys::replace(conn, run, rewrapping))
         });
         replace.await
     }

@@ -12,15 +12,16 @@ use super::{
 };
 use crate::transitions::{
     AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
-    RequestCancel, ResetBudget, SetDeadlines, SetRetention, Template,
+    RequestCancel, ResetBudget, SetDeadlines, SetRetention,
 };
 use dalsegno_model::{
-    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter,
-    Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest,
-    Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp,
-    NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
+    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
+    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
+    LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read,
+    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
+    Written,
 };
 
 #[async_trait]
@@ -63,14 +64,8 @@ impl Operator for Sqlite {
         self.transition(run, RequestCancel { requested_by: requested_by.clone() }).await
     }
 
-    async fn reset_budget(
-        &self,
-        run: RunId,
-        observed: i64,
-        to: i64,
-        requested_by: &RequestedBy,
-    ) -> Result<RunRecord> {
-        self.transition(run, ResetBudget { observed, to, requested_by: requested_by.clone() }).await
+    async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord> {
+        self.transition(run, ResetBudget(reset.clone())).await
     }
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
@@ -116,9 +111,8 @@ impl Operator for Sqlite {
         self.mark_object_deleted(object_uid, requested_by).await
     }
 
-    async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
-        let template = Template { hash: hash.to_owned(), document: document.to_owned() };
-        self.transition(run, PutRevision { attempt, template }).await
+    async fn put_revision(&self, run: RunId, attempt: i32, template: &Template) -> Result<Recorded> {
+        self.transition(run, PutRevision { attempt, template: template.clone() }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {
@@ -276,11 +270,10 @@ impl Read for Sqlite {
 
 #[async_trait]
 impl Admin for Sqlite {
-    async fn adopt_namespace(&self, old: &str, new: &str, actor: &str, reason: &str) -> Result<u64> {
-        let (tenants, actor, reason) =
-            ((old.to_owned(), new.to_owned()), actor.to_owned(), reason.to_owned());
+    async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64> {
+        let adoption = adoption.clone();
         self.write("adopting a namespace", |conn, now| {
-            Box::pin(namespace::adopt_namespace(conn, now, tenants, actor, reason))
+            Box::pin(namespace::adopt_namespace(conn, now, adoption))
         })
         .await
     }
@@ -313,13 +306,12 @@ impl Admin for Sqlite {
         self.keys.rewrap(&self.snapshot_store()).await
     }
 
-    async fn shred(&self, run: RunId, reason: &str, actor: &str) -> Result<Shredded> {
-        let (reason, actor) = (reason.to_owned(), actor.to_owned());
-        let work = self.write("shredding a run", move |conn, now| {
-            Box::pin(data_keys::shred(conn, now, run, reason, actor))
-        });
+    async fn shred(&self, shred: &Shred) -> Result<Shredded> {
+        let request = shred.clone();
+        let work =
+            self.write("shredding a run", move |conn, now| Box::pin(data_keys::shred(conn, now, request)));
         let answer = work.await;
-        self.keys.forget(run);
+        self.keys.forget(shred.run);
         answer
     }
 }

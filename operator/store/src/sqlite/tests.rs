@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::database::Sqlite;
 use super::writer::Durability;
 use crate::db_error::DbError;
-use dalsegno_model::{Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _};
+use dalsegno_model::{Deadline, Deadlines, Error, LookUp, NewRun, OnPrior, Operator as _, Template};
 
 async fn file() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
@@ -23,6 +23,10 @@ async fn file() -> (tempfile::TempDir, Sqlite) {
     Sqlite::migrate(&path).await.unwrap();
     let store = Sqlite::open(&path).await.unwrap();
     (dir, store)
+}
+
+fn template(hash: &str, document: &str) -> Template {
+    Template { hash: hash.to_owned(), document: document.to_owned() }
 }
 
 fn new_run() -> NewRun {
@@ -104,10 +108,11 @@ async fn an_operation_that_fails_does_not_affect_the_others_of_its_transaction()
     let alone = broken().await;
     assert!(matches!(alone, Err(Error::Unavailable { .. })), "{alone:?}");
     // Submitted together, so that they share a transaction.
+    let (first, second) = (template("first", "1"), template("second", "2"));
     let (first, failed, second) = tokio::join!(
-        store.put_revision(run.id, 1, "first", "1"),
+        store.put_revision(run.id, 1, &first),
         broken(),
-        store.put_revision(other.id, 1, "second", "2")
+        store.put_revision(other.id, 1, &second)
     );
     assert!(matches!(failed, Err(Error::Unavailable { operation: "failing", .. })), "{failed:?}");
     first.unwrap();
@@ -174,18 +179,17 @@ async fn a_full_disk_refuses_writes_and_leaves_the_database_intact() {
         .await
         .unwrap();
     let document = "x".repeat(64 << 10);
-    let (failed, also_failed) = tokio::join!(
-        store.put_revision(run.id, 1, "large", &document),
-        store.put_revision(run.id, 1, "larger", &document)
-    );
+    let (large, larger) = (template("large", &document), template("larger", &document));
+    let (failed, also_failed) =
+        tokio::join!(store.put_revision(run.id, 1, &large), store.put_revision(run.id, 1, &larger));
     for outcome in [failed, also_failed] {
         assert!(matches!(outcome, Err(Error::StorageFull { .. })), "{outcome:?}");
     }
     assert_eq!(store.get_revision("large").await.unwrap(), None);
     assert!(matches!(store.find_by_object(&run.object_uid).await.unwrap(), LookUp::Found(_)));
-    store.put_revision(run.id, 1, "small", "1").await.unwrap();
+    store.put_revision(run.id, 1, &template("small", "1")).await.unwrap();
     execute(&store, "PRAGMA max_page_count = 1000000").await;
-    store.put_revision(run.id, 1, "large", &document).await.unwrap();
+    store.put_revision(run.id, 1, &large).await.unwrap();
     assert_eq!(store.get_revision("large").await.unwrap().as_deref(), Some(document.as_str()));
     let integrity: String = store
         .write("checking", |conn, _| {

@@ -11,8 +11,8 @@ use super::read::run_rows;
 use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
-use crate::transitions::{AuditEntry, Decision, Needs, Rows, Template, Transition, WriteSet};
-use dalsegno_model::{BoundaryId, Result, RunId};
+use crate::transitions::{AuditEntry, Decision, Needs, Rows, Transition, WriteSet};
+use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Sqlite {
     /// Performs a transition of a run.

@@ -9,7 +9,7 @@ use super::Rows;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
 use dalsegno_format::audit::AuditHeader;
-use dalsegno_model::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord};
+use dalsegno_model::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord, Template};
 
 /// Everything that a transition writes. Columns that it does not name are unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,13 +36,6 @@ pub(crate) struct WriteSet {
     pub audit: Vec<AuditEntry>,
 }
 
-/// A pod template, and the hash of its bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Template {
-    pub hash: String,
-    pub document: String,
-}
-
 impl WriteSet {
     /// Whether nothing is written.
     pub fn is_empty(&self) -> bool {
@@ -62,11 +55,19 @@ pub(crate) struct AuditEntry {
     pub hash: Digest,
 }
 
+/// What an audit entry says.
+pub(crate) struct AuditEvent<'a> {
+    pub kind: &'static str,
+    pub actor: &'a str,
+    pub detail: Json,
+}
+
 impl AuditEntry {
     pub const TABLE: &'static str = "audit";
 
     /// The next row of the run's chain. Updates the end of the chain in the run's row.
-    pub fn append(run: &mut RunRow, at: i64, kind: &'static str, actor: &str, detail: &Json) -> Self {
+    pub fn append(run: &mut RunRow, at: i64, event: AuditEvent<'_>) -> Self {
+        let AuditEvent { kind, actor, detail } = event;
         let RunRow { id, audit_seq, audit_hash: Hash(parent_hash), .. } = *run;
         let (seq, actor, detail) = (audit_seq + 1, super::text(actor), detail.to_string());
         let link =
@@ -184,7 +185,11 @@ impl Change {
     /// Appends to the run's audit.
     pub fn audit(&mut self, kind: &'static str, actor: &str, detail: Json) {
         let now = self.rows.now;
-        self.write.audit.push(AuditEntry::append(&mut self.rows.run, now, kind, actor, &detail));
+        self.write.audit.push(AuditEntry::append(
+            &mut self.rows.run,
+            now,
+            AuditEvent { kind, actor, detail },
+        ));
     }
 
     /// The run's record with the changes so far.

@@ -93,19 +93,19 @@ pub(super) fn reserve_next(change: &mut Change) {
     run.attached_at = None;
     run.lease_renewed_at = None;
     run.spent = false;
-    let RunRow { id, attempt, epoch, head_turn, .. } = *run;
-    let reserved = reserved(id, attempt, epoch, head_turn.unwrap_or_default(), change.now());
+    let RunRow { attempt, epoch, .. } = *run;
+    let reserved = reserved_attempt(change.row(), change.now());
     change.reserve(reserved);
     change.audit(kind::RESERVED, actor::OPERATOR, json!({ "attempt": attempt, "epoch": epoch }));
 }
 
-/// The row of a newly reserved attempt.
-pub(super) fn reserved(run: Uuid, number: i32, epoch: i64, turn_at_start: i32, now: i64) -> AttemptRow {
+/// The row of the run's current attempt, which was just reserved.
+fn reserved_attempt(run: &RunRow, now: i64) -> AttemptRow {
     AttemptRow {
-        run,
-        number,
-        epoch,
-        turn_at_start,
+        run: run.id,
+        number: run.attempt,
+        epoch: run.epoch,
+        turn_at_start: run.head_turn.unwrap_or_default(),
         reserved_at: now,
         state: EnumText(AttemptState::Reserved),
         pod_uid: None,

@@ -1,8 +1,8 @@
 //! Stores the template from which the pod of a reserved attempt will be made.
 
-use super::{Change, Decision, Needs, Rows, Template, Transition};
+use super::{Change, Decision, Needs, Rows, Transition};
 use crate::db_error::DbResult;
-use dalsegno_model::{AttemptState, CANDIDATES, Recorded};
+use dalsegno_model::{AttemptState, CANDIDATES, Recorded, Template};
 
 /// [`dalsegno_model::Store::put_revision`].
 #[derive(Clone, Debug)]

@@ -5,23 +5,18 @@ use serde_json::json;
 use super::{Change, Decision, Rows, Transition, with_attribution};
 use crate::db_error::DbResult;
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{AttemptState, Counters, RequestedBy, RunRecord};
+use dalsegno_model::{AttemptState, BudgetReset, Counters, RunRecord};
 
-/// [`dalsegno_model::Store::reset_budget`], a compare-and-set.
+/// [`dalsegno_model::Store::reset_budget`].
 #[derive(Clone, Debug)]
-pub(crate) struct ResetBudget {
-    /// The generation that the caller has observed. If the run has another one, nothing is reset.
-    pub observed: i64,
-    pub to: i64,
-    pub requested_by: RequestedBy,
-}
+pub(crate) struct ResetBudget(pub BudgetReset);
 
 impl Transition for ResetBudget {
     type Answer = RunRecord;
     const OPERATION: &'static str = "resetting the recovery budget";
 
     fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
-        let Self { observed, to, requested_by } = self;
+        let Self(BudgetReset { observed, to, requested_by }) = self;
         let mut change = Change::of(rows);
         let is_expected = change.row().observed_reset_generation == *observed;
         if change.is_live() && is_expected && to > observed {

@@ -1,7 +1,7 @@
 //! Every transition appends one row to the run's audit chain, and nothing else does.
 
 use dalsegno_model::{
-    Claimed, Class, Commit, Complete, NextStep, OnPrior, PodRecord, RequestedBy, RunId, Verdict,
+    BudgetReset, Claimed, Class, Commit, Complete, NextStep, OnPrior, PodRecord, RequestedBy, RunId, Verdict,
 };
 use dalsegno_protocol::{CompleteOutcome, PlannedCall, Policy};
 use serde_json::{Value, json};
@@ -115,7 +115,8 @@ async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
         let detail: serde_json::Value = serde_json::from_str(&row.detail).unwrap();
         (row.kind, detail["manager"].clone(), detail.get("reason").cloned())
     };
-    cx.store.reset_budget(worker.run, 0, 1, &requested_by(Some("the tool is \"back\""))).await.unwrap();
+    let reset = BudgetReset { observed: 0, to: 1, requested_by: requested_by(Some("the tool is \"back\"")) };
+    cx.store.reset_budget(worker.run, &reset).await.unwrap();
     let reason = Some(json!("the tool is \"back\""));
     assert_eq!(last().await, ("reset".into(), json!("kubectl-edit"), reason));
     cx.store.request_cancel(worker.run, &requested_by(None)).await.unwrap();

@@ -8,8 +8,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use dalsegno_model::{
-    CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest, Dropped, FinishCall,
-    LookUp, NewRun, NextStep, RecordBatch, RequestedBy, Result, RunId, RunRecord, Settle, SettledBy, Store,
+    BudgetReset, CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest,
+    Dropped, FinishCall, LookUp, NamespaceAdoption, NewRun, NextStep, RecordBatch, RequestedBy, Result,
+    RunId, RunRecord, Settle, SettledBy, Store,
 };
 use dalsegno_proof::check_run;
 use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
@@ -98,7 +99,19 @@ impl TestContext {
 
     /// Grants a fresh budget without the requester's name.
     pub async fn reset_budget(&self, run: RunId, observed: i64, to: i64) -> Result<RunRecord> {
-        self.store.reset_budget(run, observed, to, &RequestedBy::default()).await
+        let reset = BudgetReset { observed, to, requested_by: RequestedBy::default() };
+        self.store.reset_budget(run, &reset).await
+    }
+
+    /// Gives the runs of a namespace to another one. `ada` requests it, because it was restored.
+    pub async fn adopt_namespace(&self, from: &str, to: &str) -> Result<u64> {
+        let adoption = NamespaceAdoption {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            actor: "ada".into(),
+            reason: "restored".into(),
+        };
+        self.store.adopt_namespace(&adoption).await
     }
 
     /// Marks the run as deleted without the requester's name.

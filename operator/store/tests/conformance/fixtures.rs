@@ -5,7 +5,7 @@ use std::time::Duration;
 use dalsegno_model::{
     Attached, BoundaryId, Cause, Class, Commit, CommitReceipt, Committed, Deadlines, Digest, Ending,
     GatewayHeartbeat, Identity, NewFinish, NewRun, OnPrior, PodRecord, RecordQuery, Recorded, Rewind, RunId,
-    RunOutcome, RunRecord, Settle, SettledBy, Verdict,
+    RunOutcome, RunRecord, Settle, SettledBy, Template, Verdict,
 };
 use dalsegno_protocol::{Boundary, CallOutcome, PlannedCall, Policy, RawValue};
 use uuid::Uuid;
@@ -32,6 +32,10 @@ pub fn planned(id: &str, policy: Policy) -> PlannedCall {
         key: format!("key-of-{id}"),
         arguments: Some(json(r#"{"amount":  1}"#)),
     }
+}
+
+pub fn template(hash: &str, document: &str) -> Template {
+    Template { hash: hash.into(), document: document.into() }
 }
 
 /// A run with a name of its own.

@@ -1,8 +1,8 @@
 //! Calls of the operator on a run that is over return the row unchanged and append nothing to the audit.
 
 use dalsegno_model::{
-    BoundaryId, Class, Completed, Deadlines, Lifecycle, NewRun, NextStep, OnPrior, PodRecord, Recorded,
-    RequestedBy, Rewind, Rewound, RunId, RunRecord, Verdict,
+    BoundaryId, BudgetReset, Class, Completed, Deadlines, Lifecycle, NewRun, NextStep, OnPrior, PodRecord,
+    Recorded, RequestedBy, Rewind, Rewound, RunId, RunRecord, Verdict,
 };
 use dalsegno_protocol::{Boundary, Policy};
 
@@ -79,6 +79,7 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
     let ending = ending(1, Class::Crash);
     let (pod, other) = (pod(&cx.run_of(worker).await), PodRecord { uid: "another".into(), ..pod_of(run) });
     let requested_by = RequestedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
+    let reset = BudgetReset { observed: 0, to: 1, requested_by: requested_by.clone() };
     let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3 };
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
@@ -100,9 +101,9 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
             "record the identity",
             record(cx.record_identity(run, 1, &identity(Verdict::Refused)).await.unwrap()),
         ),
-        ("keep a template", record(cx.put_revision(run, 1, "template", "{}").await.unwrap())),
+        ("keep a template", record(cx.put_revision(run, 1, &template("template", "{}")).await.unwrap())),
         ("request a cancel", cx.store.request_cancel(run, &requested_by).await.unwrap()),
-        ("grant a budget", cx.store.reset_budget(run, 0, 1, &requested_by).await.unwrap()),
+        ("grant a budget", cx.store.reset_budget(run, &reset).await.unwrap()),
         ("set deadlines", cx.set_deadlines(run, &deadlines).await.unwrap()),
         ("go back", rewound),
     ]

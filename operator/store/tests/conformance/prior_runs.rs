@@ -174,9 +174,9 @@ async fn adopting_a_namespace_makes_its_runs_adoptable(cx: &TestContext) {
     for run in [&new, &other, &elsewhere] {
         cx.create(run).await;
     }
-    assert_eq!(cx.adopt_namespace("old-uid", "new-uid", "ada", "restored").await.unwrap(), 2);
-    assert_eq!(cx.adopt_namespace("old-uid", "new-uid", "ada", "restored").await.unwrap(), 0, "once");
-    assert_eq!(cx.adopt_namespace("new-uid", "new-uid", "ada", "restored").await.unwrap(), 0, "to itself");
+    assert_eq!(cx.adopt_namespace("old-uid", "new-uid").await.unwrap(), 2);
+    assert_eq!(cx.adopt_namespace("old-uid", "new-uid").await.unwrap(), 0, "once");
+    assert_eq!(cx.adopt_namespace("new-uid", "new-uid").await.unwrap(), 0, "to itself");
     assert_eq!(cx.run_by_uid(&other.object_uid).await.tenant, "new-uid");
     assert_eq!(cx.run_by_uid(&elsewhere.object_uid).await.tenant, "tenant-1");
     let last = cx.audit(new.id).await.unwrap().pop().unwrap();

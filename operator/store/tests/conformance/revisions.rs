@@ -18,8 +18,8 @@ on_every_engine! {
 }
 
 /// Stores a template under its own text as the hash, for the run's current attempt.
-async fn put(cx: &TestContext, run: &RunRecord, template: &str) -> Recorded {
-    cx.put_revision(run.id, run.attempt.number, template, template).await.unwrap()
+async fn put(cx: &TestContext, run: &RunRecord, text: &str) -> Recorded {
+    cx.put_revision(run.id, run.attempt.number, &template(text, text)).await.unwrap()
 }
 
 /// Records a pod of this template for the current attempt, and attaches a worker.
@@ -44,9 +44,9 @@ async fn a_template_is_stored_by_its_hash(cx: &TestContext) {
     let run = cx.run().await;
     let document = "{\"spec\":  {\"containers\": [\"\u{e9}\"]}}";
     for _ in 0..2 {
-        recorded(cx.put_revision(run.id, 1, "sha256:aa", document).await.unwrap());
+        recorded(cx.put_revision(run.id, 1, &template("sha256:aa", document)).await.unwrap());
     }
-    recorded(cx.put_revision(run.id, 1, "sha256:bb", "{}").await.unwrap());
+    recorded(cx.put_revision(run.id, 1, &template("sha256:bb", "{}")).await.unwrap());
     assert_eq!(cx.get_revision("sha256:aa").await.unwrap().as_deref(), Some(document));
     assert_eq!(cx.get_revision("sha256:bb").await.unwrap().as_deref(), Some("{}"));
 }
@@ -137,8 +137,8 @@ async fn templates_are_dropped_in_steps_limited_by_rows_and_bytes(cx: &TestConte
     let document = "x".repeat(3 << 20);
     for n in 0..4 {
         let run = cx.run().await;
-        recorded(cx.put_revision(run.id, 1, &format!("large {n}"), &document).await.unwrap());
-        recorded(cx.put_revision(run.id, 1, &format!("small {n}"), "{}").await.unwrap());
+        recorded(cx.put_revision(run.id, 1, &template(&format!("large {n}"), &document)).await.unwrap());
+        recorded(cx.put_revision(run.id, 1, &template(&format!("small {n}"), "{}")).await.unwrap());
         cx.mark_deleted(&run.object_uid).await.unwrap();
     }
     let mut steps = Vec::new();

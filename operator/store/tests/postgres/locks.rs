@@ -322,12 +322,13 @@ async fn commits_and_heartbeats_are_hot_updates() {
 async fn a_template_that_is_found_just_before_it_would_be_dropped_stays() {
     let (cx, url) = fresh().await;
     let (before, run) = (cx.run().await, cx.run().await);
-    recorded(cx.put_revision(before.id, 1, "template", "{}").await.unwrap());
+    recorded(cx.put_revision(before.id, 1, &template("template", "{}")).await.unwrap());
     cx.mark_deleted(&before.object_uid).await.unwrap();
     // Slow enough for the deletion to start between the lookup and the write.
     let proxy = Proxy::with_faults(&url, || Fault::Stall(Duration::from_millis(500)));
     let slow = open(&proxy.url()).await;
-    let (put, dropped) = join(slow.put_revision(run.id, 1, "template", "{}"), async {
+    let template = template("template", "{}");
+    let (put, dropped) = join(slow.put_revision(run.id, 1, &template), async {
         let met = timeout(Duration::from_secs(30), async {
             while advisory_locks(&url).await == 0 {
                 sleep_ms(5).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_model::{CallFilter, Error, EventQuery, RecordQuery, RunId, Store};
-use dalsegno_proof::bundle::{self, Export};
+use dalsegno_proof::bundle::{self, Export, ExportOf};
 use dalsegno_proof::{Anchors, Signer, check_store, verify};
 use dalsegno_protocol::{Policy, RecordOp};
 use jiff::Timestamp;
@@ -45,7 +45,8 @@ async fn a_standby_serves_everything_that_only_reads() {
     // `export`
     let signer = Arc::new(Signer::load(&*store, None).await.unwrap());
     let reading = store.begin_read().await.unwrap();
-    let export = Export::begin(reading, record.store_id, run, Timestamp::now(), signer);
+    let of = ExportOf { store: record.store_id, run, at: Timestamp::now() };
+    let export = Export::begin(reading, of, signer);
     let (mut export, mut file) = (export.await.unwrap().unwrap(), Vec::new());
     while let Some(lines) = export.next().await.unwrap() {
         file.extend_from_slice(&lines);

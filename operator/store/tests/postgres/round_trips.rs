@@ -148,7 +148,7 @@ async fn life(cx: &TestContext, proxy: &Proxy) -> Vec<(&'static str, u64)> {
     count(Some("create: a look, and one statement"));
     cx.create(&new).await;
     count(Some("create again: a look"));
-    recorded(cx.put_revision(run.id, 1, &format!("template of {}", run.id), "{}").await.unwrap());
+    recorded(cx.put_revision(run.id, 1, &template(&format!("template of {}", run.id), "{}")).await.unwrap());
     count(Some("keep a template"));
     let (pod, capability) = (pod(&run), random_digest());
     assert!(matches!(cx.attach(run.id, &pod.uid, &capability).await.unwrap(), Attached::NotRecorded));

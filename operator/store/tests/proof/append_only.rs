@@ -7,7 +7,7 @@ use dalsegno_store::postgres::Postgres;
 use std::sync::Arc;
 
 use crate::bundles::signer;
-use crate::context::{TestContext, recorded, result_place, rewind_to};
+use crate::context::{TestContext, recorded, result_place, rewind_to, template};
 use crate::stored_anchors::anchor;
 use crate::stores::{batch, used};
 use crate::{Engine, on_both_databases};
@@ -78,10 +78,10 @@ async fn a_role_with_minimal_rights_can_do_everything_needed() {
     let rewound = engine.cx.rewind(worker.run, &rewind).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     let run = engine.cx.run().await;
-    recorded(engine.cx.put_revision(run.id, 1, "hash", "document").await.unwrap());
+    recorded(engine.cx.put_revision(run.id, 1, &template("hash", "document")).await.unwrap());
     engine.cx.mark_deleted(&run.object_uid).await.unwrap();
     assert_eq!(engine.cx.delete_unused_revisions(9).await.unwrap(), 1);
-    engine.cx.adopt_namespace("tenant-1", "tenant-2", "ada", "restored").await.unwrap();
+    engine.cx.adopt_namespace("tenant-1", "tenant-2").await.unwrap();
     engine.cx.request_cancel(worker.run).await.unwrap();
     engine.cx.mark_deleted(&worker.object_uid).await.unwrap();
     assert_eq!(engine.check().await.1, []);

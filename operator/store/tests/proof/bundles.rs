@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dalsegno_model::{AuditRow, Complete, ReadTransaction, RunId};
-use dalsegno_proof::bundle::{Export, Verified, state, verify};
+use dalsegno_proof::bundle::{Export, ExportOf, Verified, state, verify};
 use dalsegno_proof::{
     Anchor, Anchors, AuditChain, BoundaryChain, HeadsToAnchor, PublicKey, Signer, check_store,
 };
@@ -15,7 +15,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::rows::Rows;
+use crate::rows::{NewBoundary, Rows};
 use crate::stores::used;
 use crate::tamperings;
 use crate::{Engine, on_both_databases};
@@ -39,8 +39,8 @@ pub async fn signer() -> Arc<Signer> {
 }
 
 pub async fn bundle(reading: Box<dyn ReadTransaction>, run: RunId, signer: Arc<Signer>) -> Vec<u8> {
-    let at = Timestamp::UNIX_EPOCH;
-    let mut export = Export::begin(reading, Uuid::from_u128(7), run, at, signer).await.unwrap().unwrap();
+    let of = ExportOf { store: Uuid::from_u128(7), run, at: Timestamp::UNIX_EPOCH };
+    let mut export = Export::begin(reading, of, signer).await.unwrap().unwrap();
     let mut bytes = Vec::new();
     while let Some(lines) = export.next().await.unwrap() {
         bytes.extend(lines);
@@ -200,8 +200,10 @@ async fn the_largest_numbers_have_no_successor_and_do_not_overflow() {
     chain.push(&last);
     assert!(chain.push(&last).unwrap().what.contains("no row can follow"));
     let mut rows = Rows::default();
-    let last = rows.boundary(run, i32::MAX, Boundary::Result, 1, None, false);
-    rows.boundary(run, i32::MIN, Boundary::Result, 1, Some(last), false);
+    let result =
+        |turn, parent| NewBoundary { turn, boundary: Boundary::Result, epoch: 1, parent, undone: false };
+    let last = rows.boundary(run, result(i32::MAX, None));
+    rows.boundary(run, result(i32::MIN, Some(last)));
     let problem = BoundaryChain::new(run, None).push(&rows.boundaries[1]).unwrap();
     assert!(problem.what.contains("names a parent that is not the boundary before it"), "{problem}");
     let signer = signer().await;
@@ -288,8 +290,8 @@ async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
     let reading = engine.cx.begin_read().await.unwrap();
     let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());
-    let nobody =
-        Export::begin(reading, Uuid::nil(), Uuid::max(), Timestamp::UNIX_EPOCH, signer).await.unwrap();
+    let of = ExportOf { store: Uuid::nil(), run: Uuid::max(), at: Timestamp::UNIX_EPOCH };
+    let nobody = Export::begin(reading, of, signer).await.unwrap();
     assert!(nobody.is_none());
 }
 

@@ -6,7 +6,8 @@ use dalsegno_model::read_transaction::RunHead;
 use dalsegno_model::{AuditRow, Commit, Error, Prune, Retention, RunId};
 use dalsegno_proof::bundle::verify;
 use dalsegno_proof::{
-    Anchor, AnchoredHead, Anchors, HeadsToAnchor, Problem, Signer, check_store, check_store_and_anchors,
+    Anchor, AnchoredHead, Anchors, HeadsToAnchor, NamedRows, Problem, Signer, check_store,
+    check_store_and_anchors,
 };
 use dalsegno_protocol::Policy;
 use jiff::Timestamp;
@@ -72,11 +73,12 @@ async fn an_anchored_start_is_pruned_and_the_rest_still_verifies(engine: &Engine
     anchor(engine, &mut copy).await;
 
     let last = before.last().unwrap();
-    let last_named = async |copy: &[String], before: i64, seq: i64| {
+    let last_named = async |copy: &[String], before: i64, below: i64| {
         let mut reading = engine.cx.begin_read().await.unwrap();
         let checked = check_store_and_anchors(&mut *reading, &anchors(copy), &mut |_| ()).await.unwrap();
         let before = Timestamp::from_second(before).unwrap();
-        checked.1.last_named(&mut *reading, worker.run, before, seq).await.unwrap()
+        let rows = NamedRows { run: worker.run, before, below };
+        checked.1.last_named(&mut *reading, rows).await.unwrap()
     };
     let named = Some((last.seq, last.hash));
     assert_eq!(last_named(&copy, 1_500, i64::MAX).await, named, "later anchors do not count");

@@ -40,6 +40,16 @@ pub struct Rows {
     records_digest: Digest,
 }
 
+/// A boundary to add.
+pub struct NewBoundary {
+    pub turn: i32,
+    pub boundary: Boundary,
+    pub epoch: i64,
+    /// Id, hash and position of the boundary before it.
+    pub parent: Option<(BoundaryId, Digest, i64)>,
+    pub undone: bool,
+}
+
 impl Rows {
     /// Two valid runs.
     pub fn valid() -> Self {
@@ -66,13 +76,16 @@ impl Rows {
     fn add(&mut self, run: RunId) {
         let mut parent = None;
         for turn in 1..=4 {
-            parent = Some(self.boundary(run, turn, Boundary::Plan, 1, parent, false));
-            parent = Some(self.boundary(run, turn, Boundary::Result, 1, parent, false));
+            for boundary in [Boundary::Plan, Boundary::Result] {
+                let new = NewBoundary { turn, boundary, epoch: 1, parent, undone: false };
+                parent = Some(self.boundary(run, new));
+            }
         }
         let rewound_to = parent;
         let mut undone = Vec::new();
         for turn in 5..=6 {
-            let (boundary_id, hash, position) = self.boundary(run, turn, Boundary::Result, 1, parent, true);
+            let new = NewBoundary { turn, boundary: Boundary::Result, epoch: 1, parent, undone: true };
+            let (boundary_id, hash, position) = self.boundary(run, new);
             undone.push(
                 json!({ "turn": turn, "boundary": boundary_id.boundary, "hash": header::render(&hash) }),
             );
@@ -80,8 +93,10 @@ impl Rows {
         }
         parent = rewound_to;
         for turn in 5..=6 {
-            parent = Some(self.boundary(run, turn, Boundary::Plan, 2, parent, false));
-            parent = Some(self.boundary(run, turn, Boundary::Result, 2, parent, false));
+            for boundary in [Boundary::Plan, Boundary::Result] {
+                let new = NewBoundary { turn, boundary, epoch: 2, parent, undone: false };
+                parent = Some(self.boundary(run, new));
+            }
         }
         let (boundary_id, content_hash, position) = parent.unwrap();
         let (namespace, name, object_uid) = ("agents", format!("run-{run}"), format!("object-{run}"));
@@ -172,15 +187,8 @@ impl Rows {
         (head.boundary, head.content_hash) = (boundary_id, content_hash);
     }
 
-    pub fn boundary(
-        &mut self,
-        run: RunId,
-        turn: i32,
-        boundary: Boundary,
-        epoch: i64,
-        parent: Option<(BoundaryId, Digest, i64)>,
-        undone: bool,
-    ) -> (BoundaryId, Digest, i64) {
+    pub fn boundary(&mut self, run: RunId, new: NewBoundary) -> (BoundaryId, Digest, i64) {
+        let NewBoundary { turn, boundary, epoch, parent, undone } = new;
         let ops = format!(r#"{{"set":{{"state":{{"json":{{"turn":{turn},"of":{epoch}}}}}}}}}"#);
         let events = vec![RawValue::from_string(format!(r#"{{"event":{turn}}}"#)).unwrap()];
         let before =

@@ -1,13 +1,13 @@
 //! The texts that encryption leaves in clear: in which columns they are, and that they are in no other.
 
 use dalsegno_model::{
-    Class, Completed, Ending, Identity, NewRun, NextStep, PodRecord, RecordBatch, RequestedBy, RunRecord,
-    Settle, SettledBy, Verdict, Written,
+    BudgetReset, Class, Completed, Ending, Identity, NewRun, NextStep, PodRecord, RecordBatch, RequestedBy,
+    RunRecord, Settle, SettledBy, Verdict, Written,
 };
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 
-use crate::context::{attached, ending, json, new_run, ok, random_digest, recorded};
-use crate::{CANARY, Engine, TestContext, Worker, hex, on_both_databases, turn};
+use crate::context::{attached, ending, json, new_run, ok, random_digest, recorded, template};
+use crate::{CANARY, Engine, TestContext, Worker, hex, on_both_databases, shred, turn};
 
 on_both_databases! {
     clear_text_is_stored_in_exactly_these_columns,
@@ -63,7 +63,8 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
     let ending = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
     let run = cx.end_attempt(run.id, &ending, &NextStep::Reserve).await.unwrap();
     let requested_by = RequestedBy { manager: Some(CANARY.into()), reason: Some(CANARY.into()) };
-    cx.store.reset_budget(run.id, 0, 1, &requested_by).await.unwrap();
+    let reset = BudgetReset { observed: 0, to: 1, requested_by };
+    cx.store.reset_budget(run.id, &reset).await.unwrap();
     let worker = canary_attempt(&cx, &run).await;
     let settle = Settle {
         by: SettledBy::Person(CANARY.into()),
@@ -79,7 +80,7 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
     cx.finish(&finish).await.unwrap();
 
     assert_eq!(in_clear(engine).await, IN_CLEAR);
-    cx.shred(worker.run, CANARY, CANARY).await.unwrap();
+    cx.shred(&shred(worker.run, CANARY, CANARY)).await.unwrap();
     let left: Vec<_> = in_clear(engine).await;
     // The id of the key that wrapped the data key is deleted with the data key.
     let after: Vec<_> = IN_CLEAR.into_iter().filter(|column| *column != "data_keys.key_id").collect();
@@ -101,7 +102,7 @@ fn canary_run() -> NewRun {
 /// A pod and a worker for the run's reserved attempt. Every name that the operator records holds the canary.
 async fn canary_attempt(cx: &TestContext, run: &RunRecord) -> Worker {
     let number = run.attempt.number;
-    recorded(cx.put_revision(run.id, number, CANARY, CANARY).await.unwrap());
+    recorded(cx.put_revision(run.id, number, &template(CANARY, CANARY)).await.unwrap());
     let identity = Identity {
         image_digest: CANARY.into(),
         agent_version: CANARY.into(),

@@ -4,7 +4,7 @@ use dalsegno_model::{Error, PayloadLoss, Retention, Shredded};
 use dalsegno_proof::bundle;
 use dalsegno_proof::verify;
 
-use crate::{Engine, TestContext, check, on_both_databases, patched, worked};
+use crate::{Engine, TestContext, check, on_both_databases, patched, shred, worked};
 
 on_both_databases! {
     the_data_key_is_deleted_with_the_last_payload,
@@ -73,7 +73,7 @@ async fn an_expired_run_is_dropped_and_not_shredded(engine: &Engine) {
     let bytes = crate::bundle(&cx, worker.run).await;
     let verified = bundle::verify(&*bytes, None).unwrap();
     assert_eq!((verified.problems, verified.shredded), (vec![], false));
-    assert_eq!(cx.shred(worker.run, "why", "who").await.unwrap(), Shredded::GoneBefore);
+    assert_eq!(cx.shred(&shred(worker.run, "why", "who")).await.unwrap(), Shredded::GoneBefore);
     let rows = cx.audit(worker.run).await.unwrap();
     assert_eq!(rows.last().unwrap().kind, "expired");
 }

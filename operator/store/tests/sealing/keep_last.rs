@@ -4,7 +4,9 @@ use dalsegno_model::{Commit, Dropped, Error, Retention, RunId};
 use dalsegno_proof::bundle;
 use dalsegno_proof::verify;
 
-use crate::{CANARY, Engine, TestContext, Worker, check, ok, on_both_databases, patched, work, worked};
+use crate::{
+    CANARY, Engine, TestContext, Worker, check, ok, on_both_databases, patched, shred, work, worked,
+};
 
 on_both_databases! {
     dropped_and_shredded_payloads_are_distinguished,
@@ -35,7 +37,7 @@ async fn shredded(cx: &TestContext) -> Worker {
     keep_last(cx, worker.run, 5).await;
     clear(cx, worker.run).await;
     cx.finish(&worker.finish()).await.unwrap();
-    cx.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+    cx.shred(&shred(worker.run, "its user asked for it", "somebody")).await.unwrap();
     worker
 }
 
@@ -66,7 +68,7 @@ async fn plain_boundaries_after_a_shredded_snapshot_are_no_damage(engine: &Engin
         clear(&cx, worker.run).await;
         assert!(cx.run_of(worker).await.dropped_to.is_some());
         cx.finish(&worker.finish()).await.unwrap();
-        cx.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+        cx.shred(&shred(worker.run, "its user asked for it", "somebody")).await.unwrap();
     }
     let cx = engine.sealed().await;
     assert_eq!(check(&cx).await.1, []);

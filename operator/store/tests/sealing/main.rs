@@ -26,8 +26,8 @@ use std::sync::Arc;
 use both_databases::on_both_databases;
 use context::{TestContext, Worker, all_records, json, ok};
 use dalsegno_format::{fold, header};
-use dalsegno_model::{Commit, DeltaBase, RecordBatch, RunId, Store, Written};
-use dalsegno_proof::bundle::Export;
+use dalsegno_model::{Commit, DeltaBase, RecordBatch, RunId, Shred, Store, Written};
+use dalsegno_proof::bundle::{Export, ExportOf};
 use dalsegno_proof::{Anchors, Problem, Signer, Summary, check_store};
 use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
 use dalsegno_store::{migrate, open_beside};
@@ -38,6 +38,10 @@ use uuid::Uuid;
 
 /// A text that the worker writes everywhere.
 const CANARY: &str = "canary of the worker";
+
+fn shred(run: RunId, reason: &str, actor: &str) -> Shred {
+    Shred { run, reason: reason.into(), actor: actor.into() }
+}
 
 /// A database and a folder with keys.
 pub struct Engine {
@@ -215,7 +219,8 @@ async fn export(cx: &TestContext, run: RunId) -> dalsegno_model::Result<Export> 
     let store: &dyn Store = &*cx.store;
     let signer = Arc::new(Signer::load(store, None).await.unwrap());
     let reading = store.begin_read().await.unwrap();
-    let begun = Export::begin(reading, Uuid::nil(), run, Timestamp::UNIX_EPOCH, signer).await;
+    let of = ExportOf { store: Uuid::nil(), run, at: Timestamp::UNIX_EPOCH };
+    let begun = Export::begin(reading, of, signer).await;
     begun.map(Option::unwrap)
 }
 

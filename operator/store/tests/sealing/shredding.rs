@@ -7,7 +7,7 @@ use dalsegno_proof::verify;
 use uuid::Uuid;
 
 use crate::context::all_records;
-use crate::{CANARY, Engine, TestContext, Worker, batch, check, on_both_databases, read_all, worked};
+use crate::{CANARY, Engine, TestContext, Worker, batch, check, on_both_databases, read_all, shred, worked};
 
 on_both_databases! {
     a_shredded_run_cannot_be_read_and_the_audit_has_the_reason,
@@ -30,7 +30,7 @@ async fn finished(cx: &TestContext) -> Worker {
 async fn shredded(engine: &Engine) -> (TestContext, Worker) {
     let cx = engine.sealed().await;
     let worker = finished(&cx).await;
-    let answer = cx.shred(worker.run, "its user asked for it", "somebody").await.unwrap();
+    let answer = cx.shred(&shred(worker.run, "its user asked for it", "somebody")).await.unwrap();
     assert_eq!(answer, Shredded::Done);
     (cx, worker)
 }
@@ -52,7 +52,7 @@ async fn a_shredded_run_cannot_be_read_and_the_audit_has_the_reason(engine: &Eng
         assert_eq!(calls.len(), 13, "names and keys stay");
     }
     assert_eq!(engine.ask("SELECT CAST(count(wrapped) AS text) FROM data_keys").await, "0");
-    assert_eq!(cx.shred(worker.run, "again", "another").await.unwrap(), Shredded::GoneBefore);
+    assert_eq!(cx.shred(&shred(worker.run, "again", "another")).await.unwrap(), Shredded::GoneBefore);
     let rows = cx.audit(worker.run).await.unwrap();
     let shreds: Vec<_> = rows.iter().filter(|row| row.kind == "shredded").collect();
     assert_eq!((shreds.len(), &*shreds[0].actor), (1, "somebody"));
@@ -64,8 +64,8 @@ async fn a_shredded_run_cannot_be_read_and_the_audit_has_the_reason(engine: &Eng
 async fn a_live_or_unknown_run_is_not_shredded(engine: &Engine) {
     let cx = engine.sealed().await;
     let worker = worked(&cx, 2).await;
-    assert_eq!(cx.shred(worker.run, "why", "who").await.unwrap(), Shredded::Live);
-    assert_eq!(cx.shred(Uuid::now_v7(), "why", "who").await.unwrap(), Shredded::NotFound);
+    assert_eq!(cx.shred(&shred(worker.run, "why", "who")).await.unwrap(), Shredded::Live);
+    assert_eq!(cx.shred(&shred(Uuid::now_v7(), "why", "who")).await.unwrap(), Shredded::NotFound);
     read_all(&engine.sealed().await, worker.run).await.unwrap();
 }
 
@@ -105,7 +105,7 @@ async fn a_reading_does_not_cache_a_shredded_key_for_its_process(engine: &Engine
     let other = engine.sealed().await;
     let mut reading = other.begin_read().await.unwrap();
     assert_eq!(reading.runs(None).await.unwrap().len(), 1, "the reading has started");
-    cx.shred(worker.run, "why", "who").await.unwrap();
+    cx.shred(&shred(worker.run, "why", "who")).await.unwrap();
     let boundaries = reading.boundaries(BoundaryKey::before(worker.run), worker.run).await.unwrap();
     assert!(
         boundaries.iter().all(|it| it.decoded.row.ops.is_some()),
@@ -119,7 +119,7 @@ async fn a_bundle_begun_before_the_shredding_is_complete(engine: &Engine) {
     let cx = engine.sealed().await;
     let worker = finished(&cx).await;
     let export = crate::export(&cx, worker.run).await.unwrap();
-    cx.shred(worker.run, "why", "who").await.unwrap();
+    cx.shred(&shred(worker.run, "why", "who")).await.unwrap();
     assert!(matches!(read_all(&cx, worker.run).await, Err(Error::Gone { .. })), "the process has noticed");
     let bytes = crate::written(export).await;
     let verified = bundle::verify(&*bytes, None).unwrap();
@@ -135,7 +135,7 @@ async fn plain_payloads_outlive_the_shredding(engine: &Engine) {
     cx.finish(&worker.finish()).await.unwrap();
     // Three turns with a planned call and a record each, a claimed call, and a batch of one record.
     let (before, plain) = (cx.count_unsealed(worker.run).await.unwrap(), 3 + 3 + 3 + 1 + 1);
-    cx.shred(worker.run, "why", "who").await.unwrap();
+    cx.shred(&shred(worker.run, "why", "who")).await.unwrap();
     assert_eq!(
         (before, cx.count_unsealed(worker.run).await.unwrap()),
         (plain, plain),
@@ -152,7 +152,7 @@ async fn a_never_sealed_run_is_not_reported_as_shredded(engine: &Engine) {
     let worker = finished(&plain).await;
     let cx = engine.sealed().await;
     let before = cx.audit(worker.run).await.unwrap().len();
-    assert_eq!(cx.shred(worker.run, "why", "who").await.unwrap(), Shredded::NeverSealed);
+    assert_eq!(cx.shred(&shred(worker.run, "why", "who")).await.unwrap(), Shredded::NeverSealed);
     assert_eq!(cx.audit(worker.run).await.unwrap().len(), before);
     assert_eq!(engine.ask("SELECT CAST(count(*) AS text) FROM data_keys").await, "0");
     // 12 turns, each with a planned call and a record; a claimed call, a batch of one record, and a snapshot.

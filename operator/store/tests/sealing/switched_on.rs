@@ -10,7 +10,8 @@ use futures::future::join_all;
 
 use crate::context::{person_settles, resend, rewind_to, without_times};
 use crate::{
-    CANARY, Engine, TestContext, Worker, batch, check, ok, on_both_databases, read_all, turn, work, worked,
+    CANARY, Engine, TestContext, Worker, batch, check, ok, on_both_databases, read_all, shred, turn, work,
+    worked,
 };
 
 on_both_databases! {
@@ -124,7 +125,7 @@ async fn a_late_call_makes_no_data_key_for_a_closed_run(engine: &Engine) {
     assert_eq!(late(&cx).await, late(&plain).await);
     assert!(cx.snapshot(worker.run).await.unwrap().made);
     assert_eq!(data_keys(engine).await, "0");
-    assert_eq!(cx.shred(worker.run, "why", "who").await.unwrap(), Shredded::NeverSealed);
+    assert_eq!(cx.shred(&shred(worker.run, "why", "who")).await.unwrap(), Shredded::NeverSealed);
     read_all(&cx, worker.run).await.unwrap();
     assert_eq!(check(&cx).await.1, []);
 }

@@ -57,14 +57,16 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (round_trips, silenced) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        let (counter, silent) = (Arc::clone(&round_trips), Arc::clone(&silenced));
+        let database_server =
+            Server { socket, connections: servers, round_trips: Arc::clone(&round_trips), faults };
+        let silent = Arc::clone(&silenced);
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (socket, counter, faults) = (socket.clone(), Arc::clone(&counter), Arc::clone(&faults));
+                let server = database_server.clone();
                 let (silent, before) = (Arc::clone(&silent), silent.load(Ordering::SeqCst));
                 let is_silent = move || silent.load(Ordering::SeqCst) != before;
                 // When a client disconnects, its thread ends and its server connections close.
-                thread::spawn(move || serve(client?, &socket, servers, &counter, &faults, &is_silent));
+                thread::spawn(move || serve(client?, &server, &is_silent));
             }
         });
         Self { port, database, round_trips, silenced }
@@ -87,14 +89,18 @@ impl Proxy {
     }
 }
 
-fn serve(
-    mut client: TcpStream,
-    socket: &PathBuf,
-    servers: usize,
-    round_trips: &AtomicU64,
-    faults: &Faults,
-    is_silent: &dyn Fn() -> bool,
-) -> io::Result<()> {
+/// The server that a client's requests are forwarded to.
+#[derive(Clone)]
+struct Server {
+    socket: PathBuf,
+    /// Connections for each client.
+    connections: usize,
+    round_trips: Arc<AtomicU64>,
+    faults: Faults,
+}
+
+fn serve(mut client: TcpStream, server: &Server, is_silent: &dyn Fn() -> bool) -> io::Result<()> {
+    let Server { socket, connections, round_trips, faults } = server;
     client.set_nodelay(true)?;
     let mut startup = vec![0; 4];
     client.read_exact(&mut startup)?;
@@ -103,7 +109,7 @@ fn serve(
     client.read_exact(&mut startup[4..])?;
 
     let mut idle = Vec::new();
-    for number in 0..servers {
+    for number in 0..*connections {
         let mut server = UnixStream::connect(socket)?;
         server.write_all(&startup)?;
         let greeting = until_ready(&mut server)?.0;

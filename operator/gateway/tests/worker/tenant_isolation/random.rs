@@ -35,6 +35,14 @@ impl RandomRequest {
     }
 }
 
+/// The runs that the requests of one round are sent to.
+struct Round<'a> {
+    round: u128,
+    bank: &'a Bank,
+    /// One run for each stage.
+    shop: &'a [TestContext],
+}
+
 /// A random generator with a known seed.
 struct Random(StdRng);
 
@@ -48,7 +56,7 @@ impl Random {
     }
 
     /// Mostly a valid call, and mostly to the bank. Each part of it may be replaced.
-    fn request(&mut self, round: u128, number: u128, bank: &Bank, shop: &[TestContext]) -> RandomRequest {
+    fn request(&mut self, Round { round, bank, shop }: &Round<'_>, number: u128) -> RandomRequest {
         // Round 0 has the ids that the bank's workers have sent.
         let ids = if self.often() { round * ROUND_REQUESTS + number } else { 0 };
         let reads = self.0.random_bool(0.5);
@@ -172,7 +180,7 @@ async fn no_random_request_reads_or_changes_another_tenants_run() {
             shop.push(create_run(&ctx, shop_run(&format!("{stage:?}-{round}"), stage)).await);
         }
         for number in 0..ROUND_REQUESTS {
-            let request = random.request(round, number, &bank, &shop);
+            let request = random.request(&Round { round, bank: &bank, shop: &shop }, number);
             println!("{request:?}");
             let at = if request.uri.contains("/events") { &streaming } else { &ctx };
             let answer = request.send(at).await;

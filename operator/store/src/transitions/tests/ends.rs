@@ -4,7 +4,7 @@ use dalsegno_protocol::Policy;
 
 use super::*;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{Cause, Class, Counters, Ending, NextStep};
+use dalsegno_model::{BudgetReset, Cause, Class, Counters, Ending, NextStep};
 
 fn end(class: Class, then: NextStep) -> EndAttempt {
     let ending =
@@ -126,7 +126,8 @@ fn a_reset_forgives_the_totals_and_the_attempts_that_have_ended() {
         disruptions_without_progress: 2,
         ..Counters::default()
     };
-    let reset = |observed, to| ResetBudget { observed, to, requested_by: RequestedBy::default() };
+    let reset =
+        |observed, to| ResetBudget(BudgetReset { observed, to, requested_by: RequestedBy::default() });
     for (state, forgiven) in [(AttemptState::Ended, 1), (AttemptState::Attached, 0)] {
         let rows = changed(with_attempt(state), |run| run.set_counters(counters));
         let record = decide(&reset(0, 3), &rows).answer;

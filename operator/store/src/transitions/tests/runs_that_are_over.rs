@@ -3,7 +3,7 @@
 use dalsegno_protocol::Boundary;
 
 use super::*;
-use dalsegno_model::{BoundaryId, Cause, Class, Ending, NextStep, Retention, Rewind};
+use dalsegno_model::{BoundaryId, BudgetReset, Cause, Class, Ending, NextStep, Retention, Rewind, Template};
 
 const OVER: [Lifecycle; 3] = [Lifecycle::Finished, Lifecycle::Deleted, Lifecycle::Abandoned];
 
@@ -37,7 +37,11 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
         ("request a cancel", decide(&RequestCancel { requested_by: RequestedBy::default() }, rows).write),
         (
             "reset",
-            decide(&ResetBudget { observed: 0, to: 1, requested_by: RequestedBy::default() }, rows).write,
+            decide(
+                &ResetBudget(BudgetReset { observed: 0, to: 1, requested_by: RequestedBy::default() }),
+                rows,
+            )
+            .write,
         ),
         ("set deadlines", decide(&SetDeadlines(deadlines), rows).write),
         ("store a template", decide(&PutRevision { attempt: 1, template }, rows).write),

@@ -2,7 +2,7 @@
 
 use super::*;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{BoundaryId, Cause, Class, Ending, NextStep, Retention, Rewind};
+use dalsegno_model::{BoundaryId, Cause, Class, Ending, NextStep, Retention, Rewind, Template};
 
 type Names = Vec<&'static str>;
 

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::Seen;
-use super::step::{Change, Delivery, Step};
+use super::step::{Change, CommitStep, Delivery, Step};
 use crate::context::*;
 
 /// A writer, its belief about the run, and its last commit.
@@ -92,9 +92,7 @@ impl Model<'_> {
     async fn step(&mut self, step: Step, now: RunRecord) {
         match step {
             Step::Attach(who) => self.attach(who, now).await,
-            Step::Commit(who, delivery, change, boundary, distance) => {
-                self.commit(who, delivery, change, boundary, distance).await;
-            }
+            Step::Commit(commit) => self.commit(commit).await,
             Step::Work(who, gateway, turns) => {
                 let has_it = |writer: &Writer| {
                     writer.worker.as_ref().is_some_and(|worker| worker.attempt == now.attempt.number)
@@ -107,7 +105,9 @@ impl Model<'_> {
                     }
                 };
                 for (answer_seen, change) in turns {
-                    self.commit(who, Delivery { gateway, answer_seen }, change, Boundary::Result, 0).await;
+                    let delivery = Delivery { gateway, answer_seen };
+                    let boundary = Boundary::Result;
+                    self.commit(CommitStep { who, delivery, change, boundary, distance: 0 }).await;
                 }
             }
             Step::Retry(who, delivery) => {
@@ -161,14 +161,7 @@ impl Model<'_> {
         self.writers[who].next_turn = next(&now);
     }
 
-    async fn commit(
-        &mut self,
-        who: usize,
-        delivery: Delivery,
-        change: Change,
-        boundary: Boundary,
-        distance: i32,
-    ) {
+    async fn commit(&mut self, CommitStep { who, delivery, change, boundary, distance }: CommitStep) {
         let Some(worker) = &self.writers[who].worker else { return };
         let turn = self.writers[who].next_turn + distance;
         let commit = worker.commit(turn, boundary);

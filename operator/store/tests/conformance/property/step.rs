@@ -5,13 +5,23 @@ use dalsegno_protocol::Boundary;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+/// A commit of the writer with this index.
+#[derive(Clone, Debug)]
+pub struct CommitStep {
+    pub who: usize,
+    pub delivery: Delivery,
+    pub change: Change,
+    pub boundary: Boundary,
+    /// Distance of its boundary from the one that the writer believes to be next.
+    pub distance: i32,
+}
+
 /// What one of the two writers, or someone else, does next.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// The writer attaches to the current attempt, whose pod is recorded if necessary.
     Attach(usize),
-    /// Commits the boundary at this distance from the one that the writer believes to be next.
-    Commit(usize, Delivery, Change, Boundary, i32),
+    Commit(CommitStep),
     /// The writer of the current attempt commits results, one after the other, through one gateway. If no writer has the
     /// attempt, this one attaches first.
     Work(usize, usize, Vec<(bool, Change)>),
@@ -69,7 +79,7 @@ pub fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => writer.clone().prop_map(Step::Attach),
         8 => (writer.clone(), delivery(), change.clone(), boundary, prop_oneof![4 => Just(0), 1 => -2..=2])
-            .prop_map(|(writer, delivery, change, boundary, distance)| Step::Commit(writer, delivery, change, boundary, distance)),
+            .prop_map(|(who, delivery, change, boundary, distance)| Step::Commit(CommitStep { who, delivery, change, boundary, distance })),
         8 => (writer.clone(), 0..2_usize, prop_oneof![vec((answer_seen(), change), 2..14), vec((answer_seen(), grows), 2..14)])
             .prop_map(|(writer, gateway, turns)| Step::Work(writer, gateway, turns)),
         6 => (writer.clone(), delivery()).prop_map(|(writer, delivery)| Step::Retry(writer, delivery)),
