@@ -16,7 +16,7 @@ use crate::context::*;
 use crate::faulty_store::Fault;
 
 pub struct TestServer {
-    address: SocketAddr,
+    pub address: SocketAddr,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<std::io::Result<()>>,
 }
