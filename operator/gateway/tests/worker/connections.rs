@@ -82,8 +82,7 @@ fn metric(ctx: &TestContext, line: &str) -> u64 {
 
 #[tokio::test]
 async fn idle_connections_of_one_address_keep_nobody_out() {
-    let ctx =
-        TestContext::attached().await.with_config(Config { max_connections: 64, ..test_config() });
+    let ctx = TestContext::attached().await.with_config(Config { max_connections: 64, ..test_config() });
     let server = start(&ctx).await;
     let mut idle = Vec::new();
     for _ in 0..100 {
@@ -158,7 +157,10 @@ async fn a_connection_that_sends_nothing_is_closed_soon() {
     assert_eq!(read_answer(&mut silent).await, "");
     assert!(started.elapsed() >= first_byte_timeout / 2, "{:?}", started.elapsed());
     send_heartbeat(&ctx, &mut used).await.unwrap();
-    assert!(read_answer(&mut used).await.starts_with("HTTP/1.1 200"), "a used connection may be idle for longer");
+    assert!(
+        read_answer(&mut used).await.starts_with("HTTP/1.1 200"),
+        "a used connection may be idle for longer"
+    );
     server.end().await;
 }
 
@@ -166,7 +168,8 @@ async fn a_connection_that_sends_nothing_is_closed_soon() {
 async fn an_endless_head_is_refused_before_it_fills_the_memory() {
     let ctx = TestContext::attached().await;
     let server = start(&ctx).await;
-    for header in ["X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".to_owned(), format!("X-A: {}", "a".repeat(30_000))] {
+    for header in ["X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".to_owned(), format!("X-A: {}", "a".repeat(30_000))]
+    {
         let mut connection = connect_from(1, &server).await;
         let mut head = b"POST /v1/runs/x/heartbeat HTTP/1.1\r\nHost: gateway\r\n".to_vec();
         while head.len() < 40_000 {

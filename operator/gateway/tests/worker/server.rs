@@ -243,31 +243,6 @@ async fn an_incomplete_request_head_times_out_while_others_are_served() {
     server.ended.await.unwrap().unwrap();
 }
 
-#[tokio::test]
-async fn idle_connections_are_closed_in_favour_of_waiting_ones() {
-    let header_read_timeout = Duration::from_secs(1);
-    let ctx = TestContext::attached().await.with_config(Config {
-        header_read_timeout,
-        max_connections: 2,
-        ..test_config()
-    });
-    let server = start(&ctx).await;
-    let started = Instant::now();
-    let _idle = [
-        TcpStream::connect(server.address).await.unwrap(),
-        TcpStream::connect(server.address).await.unwrap(),
-    ];
-    let answer = post(&ctx, server.address, "heartbeat", "").await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    assert!(
-        started.elapsed() >= header_read_timeout / 2,
-        "no idle connection was closed: {:?}",
-        started.elapsed()
-    );
-    server.stop.send(()).unwrap();
-    server.ended.await.unwrap().unwrap();
-}
-
 const LONG: Duration = Duration::from_secs(20);
 
 /// Bytes that do not fit into the buffers of a connection whose client does not read.
