@@ -122,7 +122,12 @@ impl Process {
         let gateway = Gateway::new(
             self.store.clone(),
             Arc::new(TokenReviews::new(self.client.clone())),
-            GatewayConfig { signing_key: key.signing_key.clone(), ..GatewayConfig::default() },
+            GatewayConfig {
+                signing_key: key.signing_key.clone(),
+                max_connections: args.gateway_max_connections as usize,
+                max_connections_per_peer: args.gateway_max_connections_per_peer as usize,
+                ..GatewayConfig::default()
+            },
         );
         gateway.register(&mut self.registry);
         let state_reads = gateway.resume_reads();

@@ -299,6 +299,10 @@ readinessProbe:
 {{- define "dalsegno.env.gateway" -}}
 - name: DALSEGNO_GATEWAY_LISTEN
   value: {{ printf "%s:8080" .Values.listenAddress | quote }}
+- name: DALSEGNO_GATEWAY_MAX_CONNECTIONS
+  value: {{ int .Values.gateway.connections.max | quote }}
+- name: DALSEGNO_GATEWAY_MAX_CONNECTIONS_PER_PEER
+  value: {{ int .Values.gateway.connections.maxPerPeer | quote }}
 {{- end }}
 
 {{- define "dalsegno.env.operator" -}}

@@ -20,13 +20,20 @@ pub struct Config {
     pub version_verdict_timeout: Duration,
     /// How often a waiting attach looks into the store again, and a waiting export tries again to charge its bytes.
     pub poll_interval: Duration,
-    /// A connection is closed if the head of its next request is not complete after this time. The time starts when the
-    /// request before it is answered.
+    /// A new connection is closed if its first byte does not arrive within this time.
+    pub first_byte_timeout: Duration,
+    /// A connection is closed if the head of a request is not complete this long after its first byte.
     pub header_read_timeout: Duration,
+    /// A connection is closed if its next request does not begin this long after the last answer.
+    pub idle_timeout: Duration,
     /// A request body that is not complete after this time is refused.
     pub body_read_timeout: Duration,
-    /// Connections open at once. Further connections wait until they are accepted.
+    /// Connections open at once. If an idle one can be closed, a further connection takes its place; otherwise it is
+    /// refused with 503.
     pub max_connections: usize,
+    /// Connections open at once from one IPv4 address, or from one /64 network of IPv6. Workers of one node may share an
+    /// address.
+    pub max_connections_per_peer: usize,
     /// Bytes of request bodies in memory at once.
     pub max_request_bytes: usize,
     /// Bytes of responses in memory at once; small responses are not counted. Request bodies have a limit of their own,
@@ -72,9 +79,12 @@ impl Default for Config {
             pod_record_timeout: Duration::from_secs(5),
             version_verdict_timeout: Duration::from_secs(20),
             poll_interval: Duration::from_millis(100),
-            header_read_timeout: Duration::from_secs(60),
+            first_byte_timeout: Duration::from_secs(5),
+            header_read_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
             body_read_timeout: Duration::from_secs(30),
             max_connections: 4_096,
+            max_connections_per_peer: 1_024,
             max_request_bytes: Limits::PROCESS_BYTES,
             max_response_bytes: Limits::ANSWERS_BYTES,
             write_timeout: Duration::from_secs(30),

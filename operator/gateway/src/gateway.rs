@@ -15,6 +15,7 @@ use crate::background::heartbeat_batcher::HeartbeatBatcher;
 use crate::background::snapshot_schedule::SnapshotSchedule;
 use crate::config::{Config, SHARES};
 use crate::delta_base_cache::DeltaBaseCache;
+use crate::limits::connections::Connections;
 use crate::limits::shared_limit::{Maximum, SharedLimit};
 use crate::limits::state_reads::{StateReadBudget, StateReadLimiter};
 use crate::metrics::Metrics;
@@ -34,6 +35,7 @@ pub struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) config: Config,
+    pub(crate) connections: Arc<Connections>,
     /// Bytes of request bodies.
     pub(crate) request_bytes: SharedLimit,
     /// Bytes of responses.
@@ -80,6 +82,7 @@ impl Gateway {
         let metrics = Metrics::default();
         Self(Arc::new(Shared {
             heartbeat_batcher: HeartbeatBatcher::start(store.clone(), &config, metrics.clone()),
+            connections: Connections::new(&config, metrics.clone()),
             request_bytes: limit(config.max_request_bytes, config.max_request_bytes / SHARES),
             response_bytes: limit(config.max_response_bytes, config.max_response_bytes / SHARES),
             event_streams: limit(config.max_event_streams, STREAMS_PER_OWNER),
@@ -101,9 +104,10 @@ impl Gateway {
         }))
     }
 
-    /// Whether the gateway serves, and the store has answered its heartbeat within the last three seconds.
+    /// Whether the gateway serves, the store has answered its heartbeat within the last three seconds, and the gateway
+    /// has not been full of busy connections for ten seconds.
     pub fn is_ready(&self) -> bool {
-        !self.stopping.is_cancelled() && self.last_heartbeat.is_fresh()
+        !self.stopping.is_cancelled() && self.last_heartbeat.is_fresh() && !self.connections.are_exhausted()
     }
 
     /// Registers the gateway's metrics, named `gateway_…` under the registry's own prefix.

@@ -8,6 +8,7 @@ use dalsegno_protocol::{Code, Problem};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
@@ -23,6 +24,8 @@ pub(crate) struct Metrics {
     store_retries: Counter,
     snapshots: Family<OutcomeLabel, Counter>,
     snapshot_lag: Histogram,
+    open_connections: Gauge,
+    refused_connections: Family<ReasonLabel, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -39,6 +42,38 @@ struct OutcomeLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FailureLabel {
     failure: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+/// Why a connection is refused, or closed before it has sent a whole request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusedConnection {
+    /// Its address has as many connections as one may have.
+    PeerLimit,
+    /// The gateway has as many connections as it may have.
+    TotalLimit,
+    /// It was idle, and a new connection took its place.
+    Displaced,
+    /// It sent no request in time.
+    Timeout,
+}
+
+impl RefusedConnection {
+    const ALL: [Self; 4] = [Self::PeerLimit, Self::TotalLimit, Self::Displaced, Self::Timeout];
+
+    fn label(self) -> ReasonLabel {
+        let reason = match self {
+            Self::PeerLimit => "peer-limit",
+            Self::TotalLimit => "total-limit",
+            Self::Displaced => "displaced",
+            Self::Timeout => "timeout",
+        };
+        ReasonLabel { reason }
+    }
 }
 
 /// How a store call can fail.
@@ -59,6 +94,8 @@ impl Default for Metrics {
             snapshots: Family::default(),
             // Among them the lag at which a snapshot is due, and the lag above which it is overdue.
             snapshot_lag: Histogram::new([1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1_000.0]),
+            open_connections: Gauge::default(),
+            refused_connections: Family::default(),
         }
     }
 }
@@ -106,6 +143,19 @@ impl Metrics {
             "gateway_snapshot_lag_boundaries",
             "At each commit, boundaries since the last one that a lookup can begin with, as far as this gateway knows",
             self.snapshot_lag.clone(),
+        );
+        registry.register(
+            "gateway_open_connections",
+            "Connections that are open",
+            self.open_connections.clone(),
+        );
+        for reason in RefusedConnection::ALL {
+            drop(self.refused_connections.get_or_create(&reason.label()));
+        }
+        registry.register(
+            "gateway_refused_connections",
+            "Connections that were refused, or closed without a whole request, by reason",
+            self.refused_connections.clone(),
         );
     }
 
@@ -158,6 +208,21 @@ impl Metrics {
     /// A call to the store is repeated.
     pub(crate) fn store_call_retried(&self) {
         self.store_retries.inc();
+    }
+
+    /// A connection was opened.
+    pub(crate) fn connection_opened(&self) {
+        self.open_connections.inc();
+    }
+
+    /// An open connection has ended.
+    pub(crate) fn connection_closed(&self) {
+        self.open_connections.dec();
+    }
+
+    /// A connection was refused or closed.
+    pub(crate) fn connection_refused(&self, reason: RefusedConnection) {
+        self.refused_connections.get_or_create(&reason.label()).inc();
     }
 
     fn store_failure(&self, failure: &'static str) {

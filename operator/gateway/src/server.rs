@@ -1,32 +1,46 @@
 //! Accepts connections, serves them, and shuts down gracefully.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
+use axum::response::Response;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::background::gateway_heartbeat;
 use crate::gateway::Gateway;
+use crate::limits::busy_body::hold_busy;
+use crate::limits::refused_connection::Refusals;
 use crate::limits::write_timeout::WriteTimeoutStream;
 use crate::routes::router;
 
 /// Pause after a connection could not be accepted, for example because the process has no file descriptor left.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// Bytes that hyper buffers of one connection in each direction.
+const CONNECTION_BUFFER: usize = 64 << 10;
+
+/// Bytes of a request's head. A larger head is refused with 431. The largest part of a head is a token, of about 1 KiB.
+const HEAD_BYTES: usize = 16 << 10;
+
+/// Headers of a request. A request with more of them is refused with 431.
+const MAX_HEADERS: usize = 64;
+
 /// Serves until `shutdown` is ready, and sends the gateway heartbeat meanwhile. Then it accepts no more connections,
 /// answers the calls under way (for up to [`crate::Config::shutdown_timeout`]) and returns.
 ///
-/// A connection is closed if its next request does not arrive within [`crate::Config::header_read_timeout`], so that
-/// idle connections do not use up [`crate::Config::max_connections`]; and if its peer does not read for
-/// [`crate::Config::write_timeout`].
+/// A connection is closed if its peer does not send for [`crate::Config::first_byte_timeout`],
+/// [`crate::Config::header_read_timeout`] or [`crate::Config::idle_timeout`], if its peer does not read for
+/// [`crate::Config::write_timeout`], or if it is idle and a new connection needs its place.
 ///
 /// # Errors
 ///
@@ -42,13 +56,17 @@ pub async fn serve(
     heartbeat.spawn(gateway_heartbeat::run(gateway.clone()));
     let app = TowerToHyperService::new(router(gateway.clone()));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(gateway.config.header_read_timeout);
-    let slots = Arc::new(Semaphore::new(gateway.config.max_connections));
+    // `OpenConnection::serve` has the time-outs.
+    http.header_read_timeout(None)
+        .max_buf_size(CONNECTION_BUFFER)
+        .max_header_size(HEAD_BYTES)
+        .max_headers(MAX_HEADERS);
+    let refusals = Refusals::new();
     let open = GracefulShutdown::new();
     let mut shutdown = pin!(shutdown);
     loop {
-        let (connection, slot) = tokio::select! {
-            accepted = accept(&listener, &slots) => accepted?,
+        let (connection, peer) = tokio::select! {
+            accepted = accept(&listener) => accepted,
             () = &mut shutdown => break,
             Some(ended) = heartbeat.join_next() => {
                 let why = ended.map_or_else(|panicked| panicked.to_string(), |()| "it has ended".into());
@@ -58,13 +76,27 @@ pub async fn serve(
                 return Err(io::Error::other("the batching of heartbeats has stopped"));
             }
         };
-        let connection = WriteTimeoutStream::new(connection, gateway.config.write_timeout);
-        let serving = open.watch(http.serve_connection(TokioIo::new(connection), app.clone()));
+        let admitted = match gateway.connections.admit(peer.ip()) {
+            Ok(admitted) => admitted,
+            Err(_) => {
+                refusals.send(connection);
+                continue;
+            }
+        };
+        let activity = admitted.activity.clone();
+        let connection = WriteTimeoutStream::new(connection, gateway.config.write_timeout, activity.clone());
+        let app = app.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let busy = activity.begin_request();
+            let answer = app.call(request);
+            async move { answer.await.map(|response: Response| hold_busy(response, busy)) }
+        });
+        let serving = open.watch(http.serve_connection(TokioIo::new(connection), service));
+        let gateway = gateway.clone();
         tokio::spawn(async move {
-            if let Err(error) = serving.await {
+            if let Some(Err(error)) = admitted.serve(serving, &gateway.config).await {
                 tracing::debug!(%error, "connection failed");
             }
-            drop(slot);
         });
     }
     drop(listener);
@@ -75,19 +107,15 @@ pub async fn serve(
     Ok(())
 }
 
-/// Waits for a free slot and accepts the next connection.
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
+/// Accepts the next connection.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((connection, _)) => {
+            Ok((connection, peer)) => {
                 if let Err(error) = connection.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY could not be set; answers may be delayed");
                 }
-                return Ok((connection, slot));
+                return (connection, peer);
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {

@@ -17,12 +17,20 @@ pub struct KeyArgs {
     pub signing_key: Option<PathBuf>,
 }
 
-/// Where the gateway listens.
+/// Where the gateway listens, and how many connections it takes.
 #[derive(Clone, Debug, Args)]
 pub struct GatewayArgs {
     /// Address of the worker contract.
     #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "[::]:8080")]
     pub gateway_listen: SocketAddr,
+    /// Most connections at once. A worker has up to two.
+    #[arg(long, env = "DALSEGNO_GATEWAY_MAX_CONNECTIONS", default_value_t = 4096, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub gateway_max_connections: u32,
+    /// Most connections at once from one IPv4 address, or from one /64 network of IPv6.
+    #[arg(long, env = "DALSEGNO_GATEWAY_MAX_CONNECTIONS_PER_PEER", default_value_t = 1024, value_name = "NUMBER",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub gateway_max_connections_per_peer: u32,
 }
 
 /// Settings of the operator.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -9,14 +10,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
+use crate::limits::connections::Activity;
+
 /// Bytes that the peer must take within the time-out. Each time it has, the time-out starts anew. A peer that takes
 /// less holds up a response as much as one that takes nothing.
 const MIN_PROGRESS: usize = 256 << 10;
 
-/// A TCP stream whose writes fail once its peer has taken next to nothing for the whole time-out.
+/// A TCP stream whose writes fail once its peer has taken next to nothing for the whole time-out. It reports what arrives
+/// and whether writes are blocked.
 pub(crate) struct WriteTimeoutStream {
     stream: TcpStream,
     timeout: Duration,
+    activity: Arc<Activity>,
     /// Set while writes find the socket's buffer full.
     blocked: Option<Blocked>,
 }
@@ -28,8 +33,8 @@ struct Blocked {
 }
 
 impl WriteTimeoutStream {
-    pub(crate) fn new(stream: TcpStream, timeout: Duration) -> Self {
-        Self { stream, timeout, blocked: None }
+    pub(crate) fn new(stream: TcpStream, timeout: Duration, activity: Arc<Activity>) -> Self {
+        Self { stream, timeout, activity, blocked: None }
     }
 
     /// Turns a pending write into an error once the deadline has passed; `offered` is the bytes that were to be
@@ -40,6 +45,7 @@ impl WriteTimeoutStream {
         offered: usize,
         written: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
+        self.activity.wrote(written.is_pending());
         if let Poll::Ready(written) = written {
             if let (Some(blocked), Ok(bytes)) = (&mut self.blocked, &written) {
                 blocked.remaining = blocked.remaining.saturating_sub(*bytes);
@@ -96,6 +102,11 @@ impl AsyncRead for WriteTimeoutStream {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, into)
+        let filled = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, into);
+        if into.filled().len() > filled {
+            self.activity.received();
+        }
+        read
     }
 }

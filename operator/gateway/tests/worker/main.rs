@@ -9,6 +9,7 @@ mod bodies;
 mod boundaries;
 mod calls;
 mod channels;
+mod connections;
 mod context;
 mod contract_page;
 mod corruption;
