@@ -81,7 +81,13 @@ class Run:
 
     @classmethod
     def attach(cls: type[AnyRun], heartbeat: bool = True, sigterm: bool = True) -> AnyRun:
-        """Takes over the run: the same as `Run(heartbeat, sigterm)`."""
+        """Attaches this process to its run, and returns the run as its last committed turn left it.
+
+        `heartbeat` starts a thread that tells the gateway that this process lives; `sigterm` notices SIGTERM, see
+        `stopping`. A pod attaches once: the process that attached holds the run until it ends or is replaced.
+
+        Errors: `Refused` where the gateway refuses for good. Exits the process where the run is over or has moved on.
+        """
         return cls(heartbeat, sigterm)
 
     @functools.cached_property
