@@ -24,7 +24,7 @@ async fn who_cancelled_and_who_settled_is_shown_with_the_reasons() {
     assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Go(_)));
     let ending = Ending {
         attempt: 1,
-        cause: Cause::WorkerExited,
+        cause: Cause::ExitedWithError,
         class: Class::Crash,
         exit_code: Some(1),
         message: "a first line\nand a second".into(),
