@@ -17,7 +17,11 @@ use crate::output::{print_error, print_line};
 /// was written. Then there is no copy.
 pub async fn run(args: BackupArgs) -> anyhow::Result<()> {
     let BackupArgs { store, to } = args;
-    ensure!(to.symlink_metadata().is_err(), "{} exists already; a backup never overwrites a file", to.display());
+    ensure!(
+        to.symlink_metadata().is_err(),
+        "{} exists already; a backup never overwrites a file",
+        to.display()
+    );
     let incomplete = with_suffix(&to, ".incomplete");
     dalsegno_store::back_up(store.url(), &incomplete).await.context("copying the store")?;
     let finished = finish(&store, &incomplete, &to).await;
@@ -55,7 +59,10 @@ async fn finish(store: &StoreArgs, copy: &Path, to: &Path) -> anyhow::Result<()>
     let bytes = file.metadata().context("measuring the copy")?.len();
     print_line!("{}: {} runs, {bytes} bytes, verified", to.display(), summary.runs);
     if summary.locked > 0 {
-        print_error(&format!("without their keys only the chains of {} runs could be verified", summary.locked));
+        print_error(&format!(
+            "without their keys only the chains of {} runs could be verified",
+            summary.locked
+        ));
     }
     Ok(())
 }

@@ -143,7 +143,8 @@ fn payload_text(payload: &Payload) -> String {
 async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
     print_line!("\ncalls");
     let settled = read_audit(store, run.id).await?;
-    let settled: Vec<_> = settled.iter().filter(|row| row.kind == kind::SETTLED).map(Explanation::of).collect();
+    let settled: Vec<_> =
+        settled.iter().filter(|row| row.kind == kind::SETTLED).map(Explanation::of).collect();
     for call in store.calls(run.id, CallFilter::All).await.context("reading the calls")? {
         let note = match call.state {
             CallState::Started => "  (outcome unknown)",

@@ -57,8 +57,7 @@ async fn who_cancelled_and_who_settled_is_shown_with_the_reasons() {
 
     let (success, text) = context.run(&["audit", "show", RUN, "--output", "json"], true);
     assert!(success, "{text}");
-    let rows: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rows: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let cancel = rows.iter().find(|row| row["kind"] == "cancel-requested").unwrap();
     assert_eq!(cancel["detail"]["reason"], "too expensive");
     assert_eq!(rows[0]["seq"], 1);
