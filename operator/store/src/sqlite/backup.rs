@@ -26,17 +26,21 @@ use dalsegno_model::{Error, Result};
 const INSTRUCTIONS: i32 = 1_000;
 
 /// How often the size of the log is measured.
-const WATCH_INTERVAL: Duration = Duration::from_millis(250);
+const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Copies the database to a new file that only its owner can read. If that fails, the file is removed.
 pub(crate) async fn back_up(database: &Path, to: &Path) -> Result<()> {
+    back_up_within(database, to, limits_of(database)?.wal_bound()).await
+}
+
+/// The same, with this bound of the log in bytes.
+async fn back_up_within(database: &Path, to: &Path, bound: u64) -> Result<()> {
     let operation = "copying the database";
     let options = SqliteConnectOptions::new().filename(database).read_only(true).busy_timeout(TIMEOUT);
     let mut conn = options.connect().await.map_err(|error| {
         Error::Unusable(format!("cannot open the database {}: {error}", database.display()))
     })?;
     schema::check(&mut conn).await?;
-    let bound = limits_of(database)?.wal_bound();
     // SQLite fills an empty file, and refuses any other.
     create(to).map_err(|error| Error::Unusable(format!("cannot create {}: {error}", to.display())))?;
     let copied = copy(&mut conn, database, to, bound).await;
@@ -84,5 +88,39 @@ async fn watch(database: &Path, bound: u64, is_ended: &AtomicBool) -> std::conve
         if size() > bound {
             is_ended.store(true, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::Sqlite;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_copy_ends_when_the_log_outgrows_its_bound_and_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (database, to) = (folder.path().join("runs.db"), folder.path().join("copy.db"));
+        Sqlite::migrate(&database).await.unwrap();
+        let options = SqliteConnectOptions::new().filename(&database).busy_timeout(TIMEOUT);
+        let mut writer = options.pragma("wal_autocheckpoint", "0").connect().await.unwrap();
+        // Copying these rows takes longer than the log takes to grow.
+        let fill = "CREATE TABLE filler (bytes BLOB); \
+                    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) \
+                    INSERT INTO filler SELECT randomblob(8) FROM n; \
+                    PRAGMA wal_checkpoint(TRUNCATE);";
+        sqlx::raw_sql(fill).execute(&mut writer).await.unwrap();
+        let writing = tokio::spawn(async move {
+            loop {
+                sqlx::query("INSERT INTO filler VALUES (randomblob(100000))")
+                    .execute(&mut writer)
+                    .await
+                    .unwrap();
+            }
+        });
+        let ended = back_up_within(&database, &to, 1 << 20).await;
+        writing.abort();
+        let Err(Error::Unavailable { source, .. }) = ended else { panic!("{ended:?}") };
+        assert!(source.to_string().contains("write-ahead log"), "{source}");
+        assert!(!to.exists());
     }
 }
