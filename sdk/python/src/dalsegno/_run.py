@@ -83,10 +83,10 @@ class Run:
     def attach(cls: type[AnyRun], heartbeat: bool = True, sigterm: bool = True) -> AnyRun:
         """Attaches this process to its run, and returns the run as its last committed turn left it.
 
-        `heartbeat` starts a thread that tells the gateway that this process lives; `sigterm` notices SIGTERM, see
-        `stopping`. A pod attaches once: the process that attached holds the run until it ends or is replaced.
+        It waits until the gateway lets this pod in. `heartbeat` starts a thread that tells the gateway that the process
+        lives: without it a process that hangs is found late. `sigterm` installs a handler for SIGTERM, see `stopping`.
 
-        Errors: `Refused` where the gateway refuses for good. Exits the process where the run is over or has moved on.
+        Errors: `Refused` if the gateway refuses for good.
         """
         return cls(heartbeat, sigterm)
 
