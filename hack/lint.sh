@@ -42,25 +42,29 @@ chart() {
     if ! command -v helm >/dev/null; then
         helm=$(cluster build helm | grep -o '/.*/helm$') || return 1
     fi
-    "$helm" lint --strict charts/dalsegno && "$helm" template dalsegno charts/dalsegno >/dev/null || return 1
+    # Nobody publishes an image: the defaults must be refused with the command that builds one.
+    [[ $("$helm" template dalsegno charts/dalsegno 2>&1) = *'docker build --file deploy/Dockerfile'* ]] ||
+        { echo 'the default image is accepted'; return 1; }
+    local template=("$helm" template dalsegno charts/dalsegno --set image.tag=dev)
+    "$helm" lint --strict charts/dalsegno --set image.tag=dev && "${template[@]}" >/dev/null || return 1
     # The chart must refuse values that would be ignored, or that the API server would refuse after half the
     # installation.
     local value
     for value in postgres.role=app postgres.migrationSecret.name=owner postgres.caSecret.name=ca \
         listenAddress=everywhere 'watchNamespaces={Team}' operator.envs=x \
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14 \
-        anchors.sink=file anchors.sink=log; do
-        ! "$helm" template dalsegno charts/dalsegno --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
+        anchors.sink=file anchors.sink=log log=verbose; do
+        ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done
     # With watched namespaces no right to pods is cluster-wide.
     local watched
-    watched=$("$helm" template dalsegno charts/dalsegno --set 'watchNamespaces={a,b}') &&
+    watched=$("${template[@]}" --set 'watchNamespaces={a,b}') &&
         [[ $(grep -c 'resources: \[pods\]' <<<"$watched") = 2 && $watched = *'value: "a,b"'* ]] &&
         ! grep -A 200 '^kind: ClusterRole$' <<<"$watched" | sed '/^---/q' | grep -q pods || return 1
     # A value of null removes a field of the security context, for OpenShift.
-    ! "$helm" template dalsegno charts/dalsegno --set podSecurityContext.runAsUser=null | grep -q runAsUser || return 1
+    ! "${template[@]}" --set podSecurityContext.runAsUser=null | grep -q runAsUser || return 1
     # With PostgreSQL the chart must encrypt what workers write, unless encryption is disabled explicitly.
-    local postgres=("$helm" template dalsegno charts/dalsegno --set postgres.existingSecret.name=dsn)
+    local postgres=("${template[@]}" --set postgres.existingSecret.name=dsn)
     [[ $("${postgres[@]}" --set encryption.existingSecret=keys) = *DALSEGNO_ENCRYPTION_KEYS* ]] &&
         "${postgres[@]}" --set encryption.enabled=false >/dev/null &&
         ! "${postgres[@]}" >/dev/null 2>&1 || return 1
@@ -68,7 +72,7 @@ chart() {
     # Two operators elect a leader. A single one does not.
     [[ $("${postgres[@]}") = *$'DALSEGNO_LEADER_ELECTION\n              value: "true"'* ]] &&
         [[ $("${postgres[@]}" --set operator.replicas=1) = *$'DALSEGNO_LEADER_ELECTION\n              value: "false"'* ]] &&
-        ! "$helm" template dalsegno charts/dalsegno --set operator.replicas=2 >/dev/null 2>&1 || return 1
+        ! "${template[@]}" --set operator.replicas=2 >/dev/null 2>&1 || return 1
     # Every container that connects must have the server's CA: operator, gateway, and the init container of each.
     [[ $("${postgres[@]}" --set postgres.caSecret.name=ca |
         grep -c -e 'name: SSL_CERT_FILE' -e 'mountPath: /etc/dalsegno/ca$') = 8 ]] || return 1

@@ -56,14 +56,16 @@ reasons! {
     }
     EffectUnknown {
         "A tool call of an earlier attempt may or may not have taken effect, and the call's policy is `ask`.",
-        "Find out in the tool's own records whether the call took effect, then run `dalsegno settle NAMESPACE/RUN CALL \
-         --outcome completed|failed --reason TEXT`."
+        "Find out in the tool's own records whether the call took effect, then run, in the operator's namespace, `kubectl \
+         exec --namespace dalsegno-system deployment/dalsegno -- /dalsegno settle NAMESPACE/RUN CALL --outcome \
+         completed|failed --reason TEXT --by YOU`. The same command with `show NAMESPACE/RUN --calls` lists the calls."
     }
     KeyRefused {
         "A tool refused the idempotency key of a call, as HTTP APIs do with status 422: the key belongs to a different \
          earlier call. An effect may have happened twice, or not as intended.",
-        "Find the call with `dalsegno show NAMESPACE/RUN --calls`. Find out in the tool's own records what happened, then \
-         run `dalsegno settle NAMESPACE/RUN CALL --outcome completed|failed --reason TEXT`."
+        "Find out in the tool's own records what happened, then run, in the operator's namespace, `kubectl exec --namespace \
+         dalsegno-system deployment/dalsegno -- /dalsegno settle NAMESPACE/RUN CALL --outcome completed|failed --reason \
+         TEXT --by YOU`. The same command with `show NAMESPACE/RUN --calls` lists the calls."
     }
     VersionBlocked {
         "Another agent version wrote the latest checkpoint, and the version policy does not allow the deployed version to \

@@ -2,6 +2,9 @@
 
 pub mod adopt_namespace;
 pub mod audit;
+mod audit_rows;
+pub mod audit_show;
+pub mod backup;
 pub mod export;
 pub mod keys;
 mod runs;

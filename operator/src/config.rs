@@ -10,10 +10,10 @@ use clap::{Parser, Subcommand};
 pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
-    AdoptNamespaceArgs, AuditCommand, ExportArgs, KeysCommand, PruneArgs, SettleArgs, ShowArgs, ShredArgs,
-    VerifyArgs, VerifyAuditArgs,
+    AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, SettleArgs, ShowArgs,
+    ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
-pub use values::{AnchorSinkKind, Justification, RunRef, SettleOutcome, VerifyTarget};
+pub use values::{AnchorSinkKind, Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget};
 
 /// Makes an AI agent's run outlive its pods.
 #[derive(Debug, Parser)]
@@ -99,7 +99,7 @@ pub enum Command {
     /// Checks every boundary, payload and audit row against the hashes; for a bundle also its signature and its counts.
     /// Fails if anything differs from what was written.
     Verify(VerifyArgs),
-    /// Verifies or prunes the audit: the record of what was done to each run, and by whom.
+    /// Shows, verifies or prunes the audit: the record of what was done to each run, and by whom.
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
@@ -111,6 +111,11 @@ pub enum Command {
     },
     /// Moves the runs of a namespace that was deleted and created again, so that `onPriorRun: Adopt` finds them.
     AdoptNamespace(AdoptNamespaceArgs),
+    /// Copies the embedded store to a file while the operator uses it, and verifies the copy.
+    ///
+    /// The file is readable by its owner only. It contains every run, but not the encryption keys. For PostgreSQL, use
+    /// `pg_dump` or the point-in-time recovery of your database.
+    Backup(BackupArgs),
     /// Records the outcome of a call whose outcome is unknown. A run that was held for this call then continues.
     Settle(SettleArgs),
 }

@@ -87,11 +87,13 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Show(args) => cli::show::run(args).await,
         Command::Export(args) => cli::export::run(args).await,
         Command::Verify(args) => cli::verify::run(args).await,
+        Command::Audit { command: AuditCommand::Show(args) } => cli::audit_show::run(args).await,
         Command::Audit { command: AuditCommand::Verify(args) } => cli::audit::verify(args).await,
         Command::Audit { command: AuditCommand::Prune(args) } => cli::audit::prune(args).await,
         Command::Keys { command: KeysCommand::Rewrap { store } } => cli::keys::rewrap(&store).await,
         Command::Keys { command: KeysCommand::Shred(args) } => cli::keys::shred(args).await,
         Command::AdoptNamespace(args) => cli::adopt_namespace::run(args).await,
+        Command::Backup(args) => cli::backup::run(args).await,
         Command::Settle(args) => cli::settle::run(args).await,
     };
     result.map(|()| ExitCode::SUCCESS)

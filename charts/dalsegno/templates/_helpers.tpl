@@ -32,7 +32,13 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if include "dalsegno.postgres" . }}gateway{{ else }}operator{{ end }}
 {{- end }}
 
+{{/* Nobody publishes an image: the default reference would be one that no cluster can pull. */}}
 {{- define "dalsegno.image" -}}
+{{- with .Values.image }}
+{{- if and (eq .repository "dalsegno") (not (or .registry .tag .digest)) }}
+{{- fail "no image of Dal Segno is published: in a clone of the repository, build one with `docker build --file deploy/Dockerfile --tag HOST/PREFIX/dalsegno:dev .`, push it with `docker push HOST/PREFIX/dalsegno:dev`, and set image.registry=HOST, image.repository=PREFIX/dalsegno and image.tag=dev" }}
+{{- end }}
+{{- end }}
 {{- $image := .Values.image.repository }}
 {{- with .Values.image.registry }}{{ $image = printf "%s/%s" . $image }}{{ end }}
 {{- $tag := .Values.image.tag | default (ternary "" .Chart.AppVersion (not (empty .Values.image.digest))) }}

@@ -9,7 +9,7 @@ const NAMESPACE: &str = "default";
 /// Renders the chart with these values, and has the API server check every object without storing it.
 async fn check(name: &str, values: &[&str]) -> Result {
     let chart = format!("{}/../charts/dalsegno", env!("CARGO_MANIFEST_DIR"));
-    let mut render = vec!["template", RELEASE, &chart, "--namespace", NAMESPACE];
+    let mut render = vec!["template", RELEASE, &chart, "--namespace", NAMESPACE, "--set", "image.tag=dev"];
     values.iter().for_each(|value| render.extend(["--set", value]));
     let folder = std::env::temp_dir().join(format!("dalsegno-chart-{name}-{}", std::process::id()));
     tokio::fs::create_dir_all(&folder).await?;

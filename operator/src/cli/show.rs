@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use dalsegno_format::memory;
 use dalsegno_model::audit::kind;
-use dalsegno_model::read_transaction::AuditKey;
-use dalsegno_model::{AuditRow, BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store};
+use dalsegno_model::{BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store};
 use dalsegno_protocol::{CallState, Channel, Payload, State};
 
+use super::audit_rows::{Explanation, read_audit};
 use super::runs::{FoundRun, find, utc, wire_name};
 use crate::config::ShowArgs;
 use crate::output::print_line;
@@ -19,8 +19,6 @@ use header::{Shredding, print_attempts, print_header, state_and_result};
 
 /// Interval at which `--follow` reads the run.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of turns that are shown.
-const TURNS: i32 = 20;
 
 /// Prints a run.
 ///
@@ -28,12 +26,12 @@ const TURNS: i32 = 20;
 ///
 /// There is no such run, or the store is unavailable.
 pub async fn run(args: ShowArgs) -> anyhow::Result<()> {
-    let ShowArgs { store, run, turn, since, calls, follow } = args;
+    let ShowArgs { store, run, turn, since, turns, all, calls, follow } = args;
     let store = store.open_read_only().await?;
     let FoundRun { mut run, earlier } = find(store.as_ref(), &run).await?;
     print_header(&run, &earlier, find_shredding(store.as_ref(), &run).await?.as_ref());
     let head = run.head.as_ref().map_or(0, |head| head.turn);
-    let mut shown = (head - TURNS).max(0);
+    let mut shown = if all { 0 } else { (head - turns).max(0) };
     shown = print_turns(store.as_ref(), &run, shown).await?;
     if let Some(turn) = turn {
         print_state(turn, read_state(store.as_ref(), &run, turn).await?);
@@ -65,19 +63,10 @@ async fn find_shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Op
     if run.lifecycle == Lifecycle::Live {
         return Ok(None);
     }
-    let mut reading = store.begin_read().await.context("starting to read")?;
-    let mut after = AuditKey::before(run.id);
-    loop {
-        let page = reading.audit(after, run.id).await.context("reading the audit")?;
-        let Some((_, last)) = page.last() else { return Ok(None) };
-        after.seq = last.seq;
-        let is_shredding = |row: &AuditRow| row.kind == kind::SHREDDED;
-        if let Some((_, row)) = page.into_iter().find(|(_, row)| is_shredding(row)) {
-            let unsealed =
-                store.count_unsealed(run.id).await.context("counting payloads that were never sealed")?;
-            return Ok(Some(Shredding { row, unsealed }));
-        }
-    }
+    let rows = read_audit(store, run.id).await?;
+    let Some(row) = rows.into_iter().find(|row| row.kind == kind::SHREDDED) else { return Ok(None) };
+    let unsealed = store.count_unsealed(run.id).await.context("counting payloads that were never sealed")?;
+    Ok(Some(Shredding { row, unsealed }))
 }
 
 /// Prints the turns after `shown`. Returns the last turn that is shown then.
@@ -153,6 +142,9 @@ fn payload_text(payload: &Payload) -> String {
 
 async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
     print_line!("\ncalls");
+    let settled = read_audit(store, run.id).await?;
+    let settled: Vec<_> =
+        settled.iter().filter(|row| row.kind == kind::SETTLED).map(Explanation::of).collect();
     for call in store.calls(run.id, CallFilter::All).await.context("reading the calls")? {
         let note = match call.state {
             CallState::Started => "  (outcome unknown)",
@@ -167,6 +159,10 @@ async fn print_calls(store: &dyn Store, run: &RunRecord) -> anyhow::Result<()> {
             wire_name(&call.state),
             call.key
         );
+        // A call ends once, so that it has one row of a settlement at most.
+        if let Some(why) = settled.iter().find(|why| why.call.as_deref() == Some(&*call.id)) {
+            print_line!("{:<24} settled {} by {}: {}", "", utc(why.at), why.actor, why.text);
+        }
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use dalsegno_proof::PublicKey;
 
 use super::server::KeyArgs;
 use super::store::{EncryptionArgs, StoreArgs};
-use super::values::{Justification, RunRef, SettleOutcome, VerifyTarget, public_key, time};
+use super::values::{Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget, public_key, time};
 
 /// Arguments of `dalsegno show`.
 #[derive(Clone, Debug, Args)]
@@ -22,7 +22,13 @@ pub struct ShowArgs {
     /// Also show what changed in the state between this turn and `--turn`; 0: since the start.
     #[arg(long, requires = "turn")]
     pub since: Option<i32>,
-    /// Also show the calls and their keys.
+    /// How many of the latest turns to show.
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(i32).range(0..))]
+    pub turns: i32,
+    /// Show every turn.
+    #[arg(long, conflicts_with = "turns")]
+    pub all: bool,
+    /// Also show the calls and their keys, and who settled a call, and why.
     #[arg(long)]
     pub calls: bool,
     /// Keep showing turns as they are committed, until the run is over.
@@ -65,6 +71,8 @@ pub struct VerifyArgs {
 /// Commands on the audit.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
+    /// Shows what was done to a run: when, by whom, and why.
+    Show(ShowAuditArgs),
     /// Verifies the audit and the boundaries of all runs, and prints every row that was edited, deleted or reordered.
     /// Fails if there is one.
     Verify(VerifyAuditArgs),
@@ -75,6 +83,18 @@ pub enum AuditCommand {
     /// Verifies first, and deletes nothing if there is any problem. PostgreSQL: needs the role that owns the tables (the
     /// one that ran `migrate`); the role of operator and gateway may not prune.
     Prune(PruneArgs),
+}
+
+/// Arguments of `dalsegno audit show`.
+#[derive(Clone, Debug, Args)]
+pub struct ShowAuditArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// The run: NAMESPACE/NAME (the last run of that name), or its id.
+    pub run: RunRef,
+    /// A table for people, or one JSON object a line with every detail.
+    #[arg(long, default_value = "table")]
+    pub output: OutputFormat,
 }
 
 /// Arguments of `dalsegno audit verify`.
@@ -147,6 +167,16 @@ pub struct AdoptNamespaceArgs {
     pub new_uid: String,
     #[command(flatten)]
     pub justification: Justification,
+}
+
+/// Arguments of `dalsegno backup`.
+#[derive(Clone, Debug, Args)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// File to write; it must not exist. While the copy is not verified, its name ends in `.incomplete`.
+    #[arg(long, value_name = "FILE")]
+    pub to: PathBuf,
 }
 
 /// Arguments of `dalsegno settle`.

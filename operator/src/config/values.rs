@@ -82,6 +82,15 @@ pub enum SettleOutcome {
     Failed,
 }
 
+/// How a command prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// Columns, for people.
+    Table,
+    /// One JSON object a line.
+    Json,
+}
+
 /// Where anchors are kept besides the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "camelCase")]

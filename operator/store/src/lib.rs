@@ -58,5 +58,5 @@ pub use measured::measured;
 pub use metrics::StoreMetrics;
 #[cfg(feature = "sqlite")]
 pub use open::{ServedStore, open_to_serve};
-pub use open::{grant, migrate, open, open_beside, open_read_only, open_with};
+pub use open::{back_up, grant, migrate, open, open_beside, open_read_only, open_with};
 pub use options::ConnectionOptions;

@@ -115,6 +115,21 @@ pub async fn migrate(url: &str) -> Result<()> {
     }
 }
 
+/// Copies the embedded store that `url` names to the new file `to`, as of one moment, also while another process serves it.
+/// Error for PostgreSQL, which has tools of its own.
+pub async fn back_up(url: &str, to: &Path) -> Result<()> {
+    match parse(url)? {
+        #[cfg(feature = "sqlite")]
+        StoreUrl::File(path) => crate::sqlite::back_up(path, to).await,
+        StoreUrl::Memory => Err(Error::Unusable("a store in memory cannot be copied".into())),
+        _ => Err(Error::Unusable(
+            "only the embedded store is copied by this program: use `pg_dump --format custom` as the role that owns the \
+             tables, or the point-in-time recovery of your database"
+                .into(),
+        )),
+    }
+}
+
 /// Grants a PostgreSQL role the rights that operator and gateway need, and no others. `url` must connect as the role
 /// that migrated the database. Error for SQLite, which has no roles.
 pub async fn grant(url: &str, role: &str) -> Result<()> {

@@ -31,6 +31,7 @@ mod active_reads;
 mod admission;
 mod anchors;
 mod audit;
+mod backup;
 mod batch_statements;
 mod boundary;
 mod boundary_pages;
@@ -75,5 +76,6 @@ mod wal_rewrite;
 mod write_op;
 mod writer;
 
+pub(crate) use backup::back_up;
 pub use database::Sqlite;
 pub use disk::{Disk, DiskLevel, DiskStatus};

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod audit_show;
+mod backup;
 mod export;
 mod keys;
 mod names;

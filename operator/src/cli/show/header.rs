@@ -3,6 +3,7 @@
 use dalsegno_core::text::position;
 use dalsegno_model::{Attempt, AttemptState, AuditRow, Lifecycle, RunRecord};
 
+use crate::cli::audit_rows::Explanation;
 use crate::cli::runs::{state, summary, unsealed_note, utc, wire_name};
 use crate::output::print_line;
 
@@ -51,10 +52,8 @@ pub fn print_header(run: &RunRecord, earlier: &[RunRecord], shredding: Option<&S
 }
 
 fn print_shredding(run: &RunRecord, shredding: &Shredding) {
-    let AuditRow { at, actor, detail, .. } = &shredding.row;
-    let detail: serde_json::Value = serde_json::from_str(detail).unwrap_or_default();
-    let reason = detail["reason"].as_str().unwrap_or_default();
-    print_line!("shredded    {} by {actor}: {reason}", utc(*at));
+    let Explanation { at, actor, text, .. } = Explanation::of(&shredding.row);
+    print_line!("shredded    {} by {actor}: {text}", utc(at));
     print_line!("            its sealed payloads can no longer be read by anybody");
     if let Some(note) = unsealed_note(run, shredding.unsealed) {
         print_line!("            {note}");

@@ -56,7 +56,8 @@ class _ToolRefusal(Exception):
 class CallFailed(_ToolRefusal):
     """Raise it in a tool that refused and changed nothing.
 
-    `Run.call` records the failure and raises it, now and each time the same call is made again.
+    `Run.call` records the failure and raises it, now and each time the same call is made again. It also raises it
+    for a call that was settled as failed; the result is then what the settle gave, or `None`. To try again, use a new id.
     """
 
     __module__ = "dalsegno"

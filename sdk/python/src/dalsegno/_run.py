@@ -81,7 +81,13 @@ class Run:
 
     @classmethod
     def attach(cls: type[AnyRun], heartbeat: bool = True, sigterm: bool = True) -> AnyRun:
-        """Takes over the run: the same as `Run(heartbeat, sigterm)`."""
+        """Attaches this process to its run, and returns the run as its last committed turn left it.
+
+        It waits until the gateway lets this pod in. `heartbeat` starts a thread that tells the gateway that the process
+        lives: without it a process that hangs is found late. `sigterm` installs a handler for SIGTERM, see `stopping`.
+
+        Errors: `Refused` if the gateway refuses for good.
+        """
         return cls(heartbeat, sigterm)
 
     @functools.cached_property
