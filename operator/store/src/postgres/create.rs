@@ -16,7 +16,7 @@ use dalsegno_model::{Created, NewRun, RequestedBy, RunId};
 /// time, the other one has committed.
 const MAX_ROUNDS: usize = 8;
 
-const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3, $4) AS moved";
+const ADOPT_PAGE: &str = "SELECT * FROM ds_adopt_namespace_v2($1, $2, $3, $4, $5, $6)";
 
 impl Postgres {
     pub(super) async fn do_create_run(&self, new: &NewRun) -> DbResult<Created> {
@@ -82,9 +82,17 @@ impl Postgres {
         actor: &str,
         reason: &str,
     ) -> DbResult<u64> {
-        let query = sqlx::query(ADOPT_NAMESPACE).bind(old).bind(new);
-        let query = query.bind(without_nul(actor)).bind(without_nul(reason));
-        let moved: i64 = self.pool.one(query).await?.try_get("moved")?;
-        Ok(moved.unsigned_abs())
+        if old == new {
+            return Ok(0);
+        }
+        let (mut before, mut moved) = (EVERY_RUN, 0);
+        loop {
+            let query = sqlx::query(ADOPT_PAGE).bind(old).bind(new);
+            let query = query.bind(without_nul(actor)).bind(without_nul(reason));
+            let page = self.pool.one(query.bind(before).bind(PAGE_ROWS)).await?;
+            moved += page.try_get::<i64, _>("moved")?.unsigned_abs();
+            let Some(last) = page.try_get("next")? else { return Ok(moved) };
+            before = last;
+        }
     }
 }

@@ -1,25 +1,49 @@
-//! The statement that gives a re-created namespace the runs of its predecessor.
+//! The statements that give a re-created namespace the runs of its predecessor, one page after the other.
 
 use sqlx::SqliteConnection;
 
 use super::audit::append;
 use super::row::RunRow;
 use crate::db_error::DbResult;
+use crate::pages::PAGE_ROWS;
+use dalsegno_model::RunId;
 use dalsegno_model::audit::kind;
 
-/// Moves all runs of one tenant to another. Returns their number.
-pub(super) async fn adopt_namespace(
+const PAGE: &str = "SELECT * FROM runs WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ?";
+
+/// Which runs are moved, and what the audit says of it.
+#[derive(Clone, Debug)]
+pub(super) struct Adoption {
+    /// Their tenant.
+    pub old: String,
+    /// The tenant that they get.
+    pub new: String,
+    /// Who requested it.
+    pub actor: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a page has moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AdoptedPage {
+    /// The number of its runs.
+    pub moved: u64,
+    /// The last of them; `None`: there was none left.
+    pub last: Option<RunId>,
+}
+
+/// Moves a page of runs, those before `before`, the last id first.
+pub(super) async fn adopt_page(
     conn: &mut SqliteConnection,
     now: i64,
-    (old, new): (String, String),
-    actor: String,
-    reason: String,
-) -> DbResult<u64> {
-    let rows = sqlx::query("SELECT * FROM runs WHERE tenant = ?").bind(&old).fetch_all(&mut *conn).await?;
-    let mut moved = 0;
-    if old == new {
-        return Ok(moved);
-    }
+    adoption: Adoption,
+    before: RunId,
+) -> DbResult<AdoptedPage> {
+    let Adoption { old, new, actor, reason } = adoption;
+    let query = sqlx::query(PAGE).bind(&old).bind(before).bind(PAGE_ROWS);
+    let rows = query.fetch_all(&mut *conn).await?;
+    let mut page = AdoptedPage::default();
     for row in &rows {
         let mut row = RunRow::read(row)?;
         sqlx::query("UPDATE runs SET tenant = ? WHERE id = ?")
@@ -30,7 +54,7 @@ pub(super) async fn adopt_namespace(
         let detail = serde_json::json!({ "from": old, "to": new, "reason": reason });
         append(conn, &mut row, now, kind::NAMESPACE_ADOPTED, &actor, detail).await?;
         row.save(conn).await?;
-        moved += 1;
+        page = AdoptedPage { moved: page.moved + 1, last: Some(row.id) };
     }
-    Ok(moved)
+    Ok(page)
 }
