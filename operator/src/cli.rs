@@ -4,6 +4,7 @@ pub mod adopt_namespace;
 pub mod audit;
 pub mod export;
 pub mod keys;
+pub mod purge;
 mod runs;
 pub mod settle;
 pub mod show;

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
-    AdoptNamespaceArgs, AuditCommand, ExportArgs, KeysCommand, PruneArgs, SettleArgs, ShowArgs, ShredArgs,
+    AdoptNamespaceArgs, AuditCommand, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand, SettleArgs, ShowArgs, ShredArgs,
     VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{AnchorSinkKind, Justification, RunRef, SettleOutcome, VerifyTarget};
@@ -103,6 +103,11 @@ pub enum Command {
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
+    },
+    /// Purges runs that ended long ago.
+    Runs {
+        #[command(subcommand)]
+        command: RunsCommand,
     },
     /// Manages the keys that encrypt the payloads of runs.
     Keys {

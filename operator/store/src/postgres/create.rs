@@ -6,10 +6,12 @@ use super::Postgres;
 use super::row::without_nul;
 use super::transitions::{apply, apply_create};
 use crate::db_error::{DbError, DbResult};
+use crate::pages::PAGE_ROWS;
 use crate::reads::FoundRuns;
 use crate::transitions::{
     Abandon, Adopt, CreateStep, Decision, MarkDeleted, Needs, Transition as _, create, next_create_step,
 };
+use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{Created, NewRun, RequestedBy, RunId};
 
 /// How often a create reads the existing runs again after another create got in between. Progress is guaranteed: each
