@@ -10,8 +10,8 @@ use clap::{Parser, Subcommand};
 pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
-    AdoptNamespaceArgs, AuditCommand, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand, SettleArgs, ShowArgs, ShredArgs,
-    VerifyArgs, VerifyAuditArgs,
+    AdoptNamespaceArgs, AuditCommand, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand, SettleArgs,
+    ShowArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{AnchorSinkKind, Justification, RunRef, SettleOutcome, VerifyTarget};
 

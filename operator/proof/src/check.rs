@@ -196,16 +196,17 @@ impl RunChecker<'_> {
         loop {
             let leaf = self.rows.next_leaf(|of| of < next).await?;
             let up_to = leaf.as_ref().map(|(_, leaf)| leaf.run);
-            // Those before the run that anchors name: no anchor names them.
+            let is_due = |of: RunId| of < next && up_to.is_none_or(|up_to| of <= up_to);
             let mut record = None;
-            while let Some((run, row)) =
-                self.rows.next_purge(|of| of < next && up_to.is_none_or(|up_to| of <= up_to)).await?
-            {
+            while let Some((run, row)) = self.rows.next_purge(is_due).await? {
+                summary.purged += 1;
                 if up_to == Some(run) {
                     record = Some(row);
                     break;
                 }
-                self.purge_record(run, &row, &AnchoredRun::default(), summary, report);
+                let problem = self.check_purge(run, &row, &AnchoredRun::default());
+                summary.problems += u64::from(problem.is_some());
+                problem.into_iter().for_each(&mut *report);
             }
             let Some((anchor, leaf)) = leaf else { return Ok(()) };
             let run = leaf.run;
@@ -214,30 +215,20 @@ impl RunChecker<'_> {
             while let Some((anchor, leaf)) = self.rows.next_leaf(|of| of == run).await? {
                 anchored_run.add(&leaf, self.anchors.is_proven(anchor));
             }
-            match record {
-                Some(row) => self.purge_record(run, &row, &anchored_run, summary, report),
-                None => {
-                    summary.problems += 1;
-                    report(Problem::of(run, "runs", "anchors name the run, and it is missing"));
-                }
-            }
+            let problem = match record {
+                Some(row) => self.check_purge(run, &row, &anchored_run),
+                None => Some(Problem::of(run, "runs", "anchors name the run, and it is missing")),
+            };
+            summary.problems += u64::from(problem.is_some());
+            problem.into_iter().for_each(&mut *report);
         }
     }
 
-    fn purge_record(
-        &self,
-        run: RunId,
-        record: &AuditRow,
-        anchored_run: &AnchoredRun,
-        summary: &mut Summary,
-        report: ReportFn<'_>,
-    ) {
-        summary.purged += 1;
-        let forged = (record.kind != kind::PURGED || !is_hash_of(run, record)).then(|| {
-            Problem::of(run, purge_record(record), "it was edited: it does not have the hash it must have")
-        });
-        let problem = forged.or_else(|| anchored_run.check_purge(run, record, self.anchors.are_pruned()));
-        summary.problems += u64::from(problem.is_some());
-        problem.into_iter().for_each(report);
+    fn check_purge(&self, run: RunId, record: &AuditRow, anchored_run: &AnchoredRun) -> Option<Problem> {
+        if record.kind != kind::PURGED || !is_hash_of(run, record) {
+            let what = "it was edited: it does not have the hash it must have";
+            return Some(Problem::of(run, purge_record(record), what));
+        }
+        anchored_run.check_purge(run, record, self.anchors.are_pruned())
     }
 }

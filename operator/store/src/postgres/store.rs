@@ -15,10 +15,11 @@ use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter,
     Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest,
-    Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp,
-    NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
+    Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
+    HeartbeatAnswer, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded,
+    Sizes, Snapshotted, Worker, Written,
 };
 
 #[async_trait]
@@ -273,9 +274,7 @@ impl Admin for Postgres {
     }
 
     async fn runs_to_purge(&self, scope: &PurgeScope, after: EndedRun) -> Result<Vec<EndedRun>> {
-        self.do_runs_to_purge(scope, after)
-            .await
-            .map_err(|fault| fault.with_context("listing runs to purge"))
+        self.do_runs_to_purge(scope, after).await.map_err(|fault| fault.with_context("listing runs to purge"))
     }
 
     async fn purge(&self, purge: &Purge, rows: u32) -> Result<PurgeStep> {

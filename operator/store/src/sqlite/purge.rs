@@ -16,8 +16,7 @@ const RUNS_TO_PURGE: &str = "SELECT id, coalesce(finish_at, over_at) AS ended_at
        AND (coalesce(finish_at, over_at), id) > (?2, ?3) AND (?4 IS NULL OR namespace = ?4) \
      ORDER BY coalesce(finish_at, over_at), id LIMIT ?5";
 
-const IS_RECORDED: &str =
-    "SELECT EXISTS (SELECT 1 FROM audit WHERE run = ? AND seq = ? AND kind = 'purged')";
+const IS_RECORDED: &str = "SELECT EXISTS (SELECT 1 FROM audit WHERE run = ? AND seq = ? AND kind = 'purged')";
 
 const HAS_MOVED: &str = "SELECT has_moved FROM runs WHERE id = ?";
 

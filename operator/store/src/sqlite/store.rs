@@ -18,10 +18,11 @@ use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter,
     Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines, Digest,
-    Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp,
-    NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    Rewrapped, RunId, RunRecord, Settle, Shredded, Sizes, Snapshotted, Worker, Written,
+    Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
+    HeartbeatAnswer, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shredded,
+    Sizes, Snapshotted, Worker, Written,
 };
 
 #[async_trait]
@@ -324,7 +325,8 @@ impl Admin for Sqlite {
 
     async fn purge(&self, purge: &Purge, rows: u32) -> Result<PurgeStep> {
         let (run, purge) = (purge.run, purge.clone());
-        let work = self.write("purging a run", move |conn, now| Box::pin(purge::purge(conn, now, purge, rows)));
+        let work =
+            self.write("purging a run", move |conn, now| Box::pin(purge::purge(conn, now, purge, rows)));
         let step = work.await?;
         if matches!(step, PurgeStep::Deleted { done: true, .. }) {
             self.keys.forget(run);
