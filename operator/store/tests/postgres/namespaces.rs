@@ -2,7 +2,6 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
-use crate::context::*;
 use crate::fresh;
 
 /// Copies the only run this often, with other ids. A computed column cannot be written.
