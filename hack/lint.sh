@@ -53,7 +53,8 @@ chart() {
     for value in postgres.role=app postgres.migrationSecret.name=owner postgres.caSecret.name=ca \
         listenAddress=everywhere 'watchNamespaces={Team}' operator.envs=x \
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14 \
-        anchors.sink=file anchors.sink=log log=verbose; do
+        anchors.sink=file anchors.sink=log log=verbose \
+        retention.purgeDays=0; do
         ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done
     # With watched namespaces no right to pods is cluster-wide.

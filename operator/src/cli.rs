@@ -7,6 +7,7 @@ pub mod audit_show;
 pub mod backup;
 pub mod export;
 pub mod keys;
+pub mod purge;
 mod runs;
 pub mod settle;
 pub mod show;

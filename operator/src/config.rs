@@ -10,8 +10,8 @@ use clap::{Parser, Subcommand};
 pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
-    AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, SettleArgs, ShowArgs,
-    ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
+    AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
+    SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{AnchorSinkKind, Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget};
 
@@ -103,6 +103,11 @@ pub enum Command {
     Audit {
         #[command(subcommand)]
         command: AuditCommand,
+    },
+    /// Purges runs that ended long ago.
+    Runs {
+        #[command(subcommand)]
+        command: RunsCommand,
     },
     /// Manages the keys that encrypt the payloads of runs.
     Keys {

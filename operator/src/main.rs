@@ -13,6 +13,7 @@ mod manager;
 mod metrics;
 mod mutex;
 mod output;
+mod purge;
 mod serve;
 mod tasks;
 #[cfg(test)]
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 
-use crate::config::{AuditCommand, Cli, Command, DatabaseArgs, KeysCommand};
+use crate::config::{AuditCommand, Cli, Command, DatabaseArgs, KeysCommand, RunsCommand};
 use crate::output::{print, print_message};
 use crate::serve::{Parts, serve};
 use crate::volume::VolumeFailed;
@@ -90,6 +91,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Audit { command: AuditCommand::Show(args) } => cli::audit_show::run(args).await,
         Command::Audit { command: AuditCommand::Verify(args) } => cli::audit::verify(args).await,
         Command::Audit { command: AuditCommand::Prune(args) } => cli::audit::prune(args).await,
+        Command::Runs { command: RunsCommand::Purge(args) } => cli::purge::run(args).await,
         Command::Keys { command: KeysCommand::Rewrap { store } } => cli::keys::rewrap(&store).await,
         Command::Keys { command: KeysCommand::Shred(args) } => cli::keys::shred(args).await,
         Command::AdoptNamespace(args) => cli::adopt_namespace::run(args).await,

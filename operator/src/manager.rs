@@ -41,7 +41,9 @@ use crate::tasks::anchors::Anchoring;
 use crate::tasks::watches::{
     enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods, watch_quotas,
 };
-use crate::tasks::{cache_cleanup, capacity, deadline_poll, leader, retention, run_counts, run_with_tasks};
+use crate::tasks::{
+    cache_cleanup, capacity, deadline_poll, leader, purge, retention, run_counts, run_with_tasks,
+};
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -131,6 +133,9 @@ impl Manager {
         );
         tasks.spawn(anchoring.run(args.anchor_every, stop.clone()));
         tasks.spawn(capacity::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
+        if let Some(days) = args.purge_days {
+            tasks.spawn(purge::run(ctx.store.clone(), days, ctx.metrics.clone(), stop.clone()));
+        }
         tasks.spawn(retention::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
 
         let (runs_cached, wait_for_cache) = oneshot::channel();

@@ -40,6 +40,8 @@ pub struct Metrics {
     expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
+    purged_runs: Counter,
+    purged_rows: Counter,
     stored_bytes: Family<NamespaceLabel, Gauge>,
     /// The namespaces that `stored_bytes` has now.
     namespaces: Arc<Mutex<Vec<NamespaceLabel>>>,
@@ -173,6 +175,8 @@ impl Metrics {
             "Rows dropped before the last boundaries that a run keeps",
             self.old_rows.clone(),
         );
+        registry.register("purged_runs", "Runs that were deleted from the store", self.purged_runs.clone());
+        registry.register("purged_rows", "Rows deleted with such runs", self.purged_rows.clone());
         registry.register(
             "stored_bytes",
             "Bytes of states and events in boundaries (without snapshots, calls, records), by namespace: those with the \
@@ -257,6 +261,12 @@ impl Metrics {
     /// Counts rows dropped before the last boundaries that a run keeps.
     pub fn count_old_rows(&self, rows: u64) {
         self.old_rows.inc_by(rows);
+    }
+
+    /// Counts runs that were deleted from the store, and their rows.
+    pub fn count_purged(&self, runs: u64, rows: u64) {
+        self.purged_runs.inc_by(runs);
+        self.purged_rows.inc_by(rows);
     }
 
     /// Sets the stored bytes of namespaces, and removes the series of namespaces that are not listed any more.

@@ -7,6 +7,7 @@ pub mod capacity;
 pub mod deadline_poll;
 pub mod leader;
 mod progress_mirror;
+pub mod purge;
 pub mod retention;
 pub mod run_counts;
 pub mod watches;

@@ -322,6 +322,13 @@ readinessProbe:
 - name: DALSEGNO_ANCHOR_FILE
   value: /var/lib/dalsegno-anchors/anchors.jsonl
 {{- end }}
+{{- with .Values.retention.purgeDays }}
+{{- if $.Values.postgres.migrationSecret.name }}
+{{- fail "retention.purgeDays needs a role that may delete runs, and with postgres.migrationSecret the operator's may not: run `dalsegno runs purge` as the role of the migrationSecret instead" }}
+{{- end }}
+- name: DALSEGNO_PURGE_DAYS
+  value: {{ . | quote }}
+{{- end }}
 - name: DALSEGNO_CONCURRENCY
   value: {{ .Values.operator.concurrency | quote }}
 - name: DALSEGNO_LEADER_ELECTION

@@ -41,6 +41,8 @@
 //! - Rows before one that an anchor names are pruned: `pruned` (the person's name), with the reason, the number and
 //!   hash of the last pruned row, and what the pruned rows said about the run and about undone boundaries. For calls
 //!   whose beginning is in no remaining row, it has their number and a digest of their ids.
+//! - A run is being deleted from the store: `purged` (operator, or the person's name), with the reason and what the run
+//!   was. It is the last row of the run, and is kept when all others are deleted.
 //! - A namespace is adopted: `namespace-adopted` (the person's name), with the reason; one row per run.
 //!
 //! Rows contain digests of a call's key, arguments and result, as defined by

@@ -63,6 +63,8 @@ pub mod kind {
     pub const DROPPED: &str = "dropped";
     /// Earlier rows were pruned, up to one that an anchor names.
     pub const PRUNED: &str = "pruned";
+    /// The run is being deleted from the store.
+    pub const PURGED: &str = "purged";
     /// The run's namespace was re-created, and the run was adopted by hand.
     pub const NAMESPACE_ADOPTED: &str = "namespace-adopted";
 }

@@ -47,6 +47,10 @@ pub trait ReadTransaction: Send {
     /// Leaves in the order of run and anchor, for runs up to and including `to`; each with the number of its anchor.
     async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>>;
 
+    /// Purge records in the order of their runs, for runs up to and including `to`: each the last audit row of a run
+    /// that was purged.
+    async fn purges(&mut self, after: RunId, to: RunId) -> Result<Vec<(RunId, AuditRow)>>;
+
     /// All snapshots of one run, in the order of their boundaries. Each is compared with the state that is rebuilt
     /// from the boundaries, unless these were dropped. Earlier snapshots that passed the check are used for the
     /// rebuild.

@@ -82,6 +82,31 @@ impl AnchoredRun {
         Some(Problem::of(run, format!("audit row {}", last.0), what))
     }
 
+    /// Whether a proven anchor names this row.
+    pub fn is_proven(&self, row: &AuditRow) -> bool {
+        self.audit.get(&(row.seq, row.hash)) == Some(&true)
+    }
+
+    /// Checks the purge record of a run that does not exist any more: a proven anchor must name it, and no anchor may
+    /// name a later row. If anchors were pruned, none need name the run.
+    pub fn check_purge(&self, run: RunId, record: &AuditRow, are_anchors_pruned: bool) -> Option<Problem> {
+        let AuditRow { seq, hash, .. } = *record;
+        let is_last = self.audit.last_key_value().is_none_or(|(last, _)| *last <= (seq, hash));
+        let what = match self.audit.get(&(seq, hash)) {
+            Some(true) if is_last => return None,
+            None if self.is_empty() && are_anchors_pruned => return None,
+            Some(true) => "an anchor names a later row, or another one with its number",
+            Some(false) => "the run is missing, and only the store's own anchors name this row",
+            None => "the run is missing, and no anchor names this row",
+        };
+        Some(Problem::of(run, purge_record(record), what))
+    }
+
+    /// Whether no anchor names the run.
+    fn is_empty(&self) -> bool {
+        self.audit.is_empty() && self.boundaries.is_empty()
+    }
+
     /// A boundary exists: removes it from what is expected.
     pub fn found_boundary(&mut self, boundary: &StoredBoundary) {
         self.boundaries.remove(&(boundary.decoded.id(), boundary.decoded.row.content_hash));
@@ -94,4 +119,9 @@ impl AnchoredRun {
         let what = "an anchor names it, and it is missing or different";
         audit.chain(boundaries).map(move |boundary_id| Problem::of(run, boundary_id, what))
     }
+}
+
+/// Where a problem of a purge record is.
+pub(super) fn purge_record(record: &AuditRow) -> String {
+    format!("purge record {}", record.seq)
 }

@@ -38,15 +38,6 @@ impl AuditChain {
         }
         let (before, parent) = (self.seq, self.hash);
         (self.seq, self.hash) = (row.seq, row.hash);
-        let header = AuditHeader {
-            parent_hash: &row.parent_hash,
-            run: self.run,
-            seq: row.seq,
-            at: row.at.as_millisecond(),
-            kind: &row.kind,
-            actor: &row.actor,
-            detail: &row.detail,
-        };
         // A forged row may have any number.
         let expected = before.checked_add(1);
         let what = if expected != Some(row.seq) {
@@ -54,7 +45,7 @@ impl AuditChain {
                 Some(seq) => format!("row {seq} was expected: rows are missing, or in another order"),
                 None => "no row can follow the one before".to_owned(),
             }
-        } else if row.hash != header.hash() {
+        } else if !is_hash_of(self.run, row) {
             "it was edited: it does not have the hash it must have".to_owned()
         } else if row.parent_hash != parent {
             "it does not follow from the row before".to_owned()
@@ -101,4 +92,18 @@ impl AuditChain {
     fn problem(&self, seq: i64, what: impl Into<String>) -> Problem {
         Problem::of(self.run, format!("audit row {seq}"), what)
     }
+}
+
+/// Whether a row of a run's audit has the hash that its fields give.
+pub(super) fn is_hash_of(run: RunId, row: &AuditRow) -> bool {
+    let header = AuditHeader {
+        parent_hash: &row.parent_hash,
+        run,
+        seq: row.seq,
+        at: row.at.as_millisecond(),
+        kind: &row.kind,
+        actor: &row.actor,
+        detail: &row.detail,
+    };
+    row.hash == header.hash()
 }

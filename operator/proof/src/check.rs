@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use dalsegno_format::keys;
+use dalsegno_model::audit::kind;
 use dalsegno_model::read_transaction::{EVERY_RUN, RunHead};
-use dalsegno_model::{Error, ReadTransaction, Result, RunId};
+use dalsegno_model::{AuditRow, Error, ReadTransaction, Result, RunId};
 
 use super::anchor_chain::{ProvenAnchors, check_anchors};
-use super::anchored_run::{AnchoredRun, RecordedPrune};
+use super::anchored_run::{AnchoredRun, RecordedPrune, purge_record};
 use super::anchors::Anchors;
-use super::audit_chain::AuditChain;
+use super::audit_chain::{AuditChain, is_hash_of};
 use super::audit_reconciler::{AuditReconciler, StoredRun};
 use super::boundary_chain::BoundaryChain;
 use super::problem::Problem;
@@ -40,6 +41,8 @@ pub struct Summary {
     /// of each run. It is not necessarily damage, but the rows of data keys are not protected: anybody who changes
     /// one can cause this.
     pub locked: u64,
+    /// Runs that were purged, or that are being purged.
+    pub purged: u64,
     /// Runs that are exactly where a proven anchor says: one of the copy, or one that leads to it. Without a copy, one
     /// of the store.
     pub proven: u64,
@@ -109,11 +112,26 @@ impl RunChecker<'_> {
         summary.proven += u64::from(anchored_run.proves(run));
         let mut chain = AuditChain::new(run.id);
         let mut reconciler = AuditReconciler::default();
+        let mut is_being_purged = false;
         while let Some((_, row)) = self.rows.next_audit(|of| of == run.id).await? {
+            is_being_purged |= row.kind == kind::PURGED && anchored_run.is_proven(&row);
             reconciler.add_audit_row(&row);
             problems.extend(chain.push(&row));
             anchored_run.found_audit_row(&row);
             summary.audit += 1;
+        }
+        if let Some((_, record)) = self.rows.next_purge(|of| of == run.id).await? {
+            problems.push(Problem::of(run.id, purge_record(&record), "the run that was purged exists"));
+        }
+        problems.extend(chain.end(run.audit_seq, &run.audit_hash));
+        summary.runs += 1;
+        // Its rows are being deleted, those of the audit from the first on: the rest proves nothing.
+        if is_being_purged {
+            while self.rows.next_boundary(|of| of == run.id).await?.is_some() {}
+            summary.purged += 1;
+            summary.problems += problems.len() as u64;
+            problems.into_iter().for_each(report);
+            return Ok(());
         }
         match chain.pruned() {
             Ok(Some(last)) => {
@@ -124,7 +142,6 @@ impl RunChecker<'_> {
             Ok(None) => {}
             Err(problem) => problems.push(problem),
         }
-        problems.extend(chain.end(run.audit_seq, &run.audit_hash));
         let unwrapped = self.rows.reading.unwrap_data_key(run.id).await;
         summary.locked += u64::from(matches!(unwrapped, Err(Error::Unusable(_))));
         let key_fault = keys::unwrap_failure(unwrapped)?;
@@ -144,7 +161,6 @@ impl RunChecker<'_> {
         summary.calls += stored.calls;
         summary.snapshots += stored.snapshots;
         problems.extend(stored.problems);
-        summary.runs += 1;
         summary.problems += problems.len() as u64;
         problems.into_iter().for_each(report);
         Ok(())
@@ -171,13 +187,48 @@ impl RunChecker<'_> {
         while let Some(boundary) = self.rows.next_boundary(|of| of < next).await? {
             report_orphan(boundary.run);
         }
-        let mut last_missing = None;
-        while let Some((_, leaf)) = self.rows.next_leaf(|of| of < next).await? {
-            if last_missing.replace(leaf.run) != Some(leaf.run) {
-                summary.problems += 1;
-                report(Problem::of(leaf.run, "runs", "anchors name the run, and it is missing"));
+        self.purged_runs(next, summary, report).await
+    }
+
+    /// Checks the purge records of runs before `next`, and reports runs that anchors name and that are missing without
+    /// one.
+    async fn purged_runs(&mut self, next: RunId, summary: &mut Summary, report: ReportFn<'_>) -> Result<()> {
+        loop {
+            let leaf = self.rows.next_leaf(|of| of < next).await?;
+            let up_to = leaf.as_ref().map(|(_, leaf)| leaf.run);
+            let is_due = |of: RunId| of < next && up_to.is_none_or(|up_to| of <= up_to);
+            let mut record = None;
+            while let Some((run, row)) = self.rows.next_purge(is_due).await? {
+                summary.purged += 1;
+                if up_to == Some(run) {
+                    record = Some(row);
+                    break;
+                }
+                let problem = self.check_purge(run, &row, &AnchoredRun::default());
+                summary.problems += u64::from(problem.is_some());
+                problem.into_iter().for_each(&mut *report);
             }
+            let Some((anchor, leaf)) = leaf else { return Ok(()) };
+            let run = leaf.run;
+            let mut anchored_run = AnchoredRun::default();
+            anchored_run.add(&leaf, self.anchors.is_proven(anchor));
+            while let Some((anchor, leaf)) = self.rows.next_leaf(|of| of == run).await? {
+                anchored_run.add(&leaf, self.anchors.is_proven(anchor));
+            }
+            let problem = match record {
+                Some(row) => self.check_purge(run, &row, &anchored_run),
+                None => Some(Problem::of(run, "runs", "anchors name the run, and it is missing")),
+            };
+            summary.problems += u64::from(problem.is_some());
+            problem.into_iter().for_each(&mut *report);
         }
-        Ok(())
+    }
+
+    fn check_purge(&self, run: RunId, record: &AuditRow, anchored_run: &AnchoredRun) -> Option<Problem> {
+        if record.kind != kind::PURGED || !is_hash_of(run, record) {
+            let what = "it was edited: it does not have the hash it must have";
+            return Some(Problem::of(run, purge_record(record), what));
+        }
+        anchored_run.check_purge(run, record, self.anchors.are_pruned())
     }
 }

@@ -1,4 +1,4 @@
-//! Audit rows, boundaries and leaves of anchors as three streams, each sorted by run.
+//! Audit rows, boundaries, leaves of anchors and purge records as four streams, each sorted by run.
 
 use std::collections::VecDeque;
 
@@ -18,6 +18,8 @@ pub(super) struct SortedRows<'r> {
     boundaries_after: BoundaryKey,
     leaves: VecDeque<(i64, AnchoredHead)>,
     leaves_after: RunLeafKey,
+    purges: VecDeque<(RunId, AuditRow)>,
+    purges_after: RunId,
 }
 
 impl<'r> SortedRows<'r> {
@@ -41,6 +43,9 @@ impl<'r> SortedRows<'r> {
             boundaries_after: BoundaryKey::before(from),
             leaves: VecDeque::new(),
             leaves_after: RunLeafKey::before(from),
+            purges: VecDeque::new(),
+            // Purge records are read for whole stores only.
+            purges_after: from,
         }
     }
 
@@ -53,6 +58,8 @@ impl<'r> SortedRows<'r> {
         self.boundaries_after = BoundaryKey::after(run);
         self.leaves.clear();
         self.leaves_after = RunLeafKey { run, anchor: i64::MAX };
+        self.purges.clear();
+        self.purges_after = run;
         Ok(())
     }
 
@@ -97,5 +104,19 @@ impl<'r> SortedRows<'r> {
             }
         }
         Ok(self.leaves.pop_front_if(|(_, leaf)| of(leaf.run)))
+    }
+
+    /// The next purge record, if its run satisfies the condition.
+    pub async fn next_purge(
+        &mut self,
+        of: impl Fn(RunId) -> bool + Send,
+    ) -> Result<Option<(RunId, AuditRow)>> {
+        if self.purges.is_empty() {
+            self.purges = self.reading.purges(self.purges_after, self.to).await?.into();
+            if let Some((run, _)) = self.purges.back() {
+                self.purges_after = *run;
+            }
+        }
+        Ok(self.purges.pop_front_if(|(run, _)| of(*run)))
     }
 }

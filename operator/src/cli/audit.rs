@@ -70,12 +70,28 @@ async fn prune_anchors(store: &dyn Store, announced: i64, next: Option<i64>) -> 
         pruned += some;
     }
     print_line!("{pruned} anchors were pruned");
+    forget_purges(store).await.context("deleting purge records")?;
     if let Some(next) = next.filter(|next| *next > announced) {
         let runs = store.request_anchors_from(next).await.context("requesting that anchors be pruned")?;
         print_line!(
             "anchors before {next} can be pruned by the next `audit prune`, with a copy that has an anchor from after this one; \
              {runs} runs are anchored again until then"
         );
+    }
+    Ok(())
+}
+
+/// Deletes the purge records of runs that only pruned anchors named.
+async fn forget_purges(store: &dyn Store) -> dalsegno_model::Result<()> {
+    let (mut after, mut rows) = (RunId::nil(), 0);
+    loop {
+        let forgotten = store.forget_purges(after).await?;
+        rows += forgotten.rows;
+        let Some(next) = forgotten.next else { break };
+        after = next;
+    }
+    if rows > 0 {
+        print_line!("{rows} purge records were deleted, of runs that no anchor names any more");
     }
     Ok(())
 }
@@ -131,6 +147,9 @@ async fn check(
             "{} runs are exactly where the copy proves; the others have moved since its last anchor",
             summary.proven
         );
+    }
+    if summary.purged > 0 {
+        print_line!("{} runs were purged, and anchors name the record of it", summary.purged);
     }
     if summary.shredded > 0 {
         print_line!("{} runs were shredded: only their chains could be verified", summary.shredded);

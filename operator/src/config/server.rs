@@ -64,6 +64,10 @@ pub struct OperatorArgs {
     /// File of the sink `file`: each anchor is appended to it.
     #[arg(long, env = "DALSEGNO_ANCHOR_FILE", value_name = "FILE", required_if_eq("anchor_sink", "file"))]
     pub anchor_file: Option<PathBuf>,
+    /// Delete runs from the store that ended more than this many days ago, whose AgentRun is deleted, and whose payloads
+    /// are past their retention. Unset: none. PostgreSQL: needs the role that owns the tables.
+    #[arg(long, env = "DALSEGNO_PURGE_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
+    pub purge_days: Option<u16>,
     /// For tests of this program: abort once at a step of a recovery, given as before:EFFECT or after:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,

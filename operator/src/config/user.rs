@@ -7,7 +7,9 @@ use dalsegno_proof::PublicKey;
 
 use super::server::KeyArgs;
 use super::store::{EncryptionArgs, StoreArgs};
-use super::values::{Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget, public_key, time};
+use super::values::{
+    Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget, public_key, time, time_or_age,
+};
 
 /// Arguments of `dalsegno show`.
 #[derive(Clone, Debug, Args)]
@@ -127,6 +129,36 @@ pub struct PruneArgs {
     /// anchors name.
     #[arg(long, value_parser = public_key)]
     pub public_key: Vec<PublicKey>,
+    #[command(flatten)]
+    pub justification: Justification,
+}
+
+/// Commands on many runs.
+#[derive(Debug, Subcommand)]
+pub enum RunsCommand {
+    /// Deletes runs that ended before a given time from the store, with all their rows. A run must be over, its AgentRun
+    /// deleted, and its payloads past their `retentionDays`. Of each run one row is left: the proof that it was purged.
+    ///
+    /// A run is deleted by the second call: the first one records the purge in the run's audit, and an anchor must name
+    /// that row. PostgreSQL: needs the role that owns the tables (the one that ran `migrate`).
+    Purge(PurgeArgs),
+}
+
+/// Arguments of `dalsegno runs purge`.
+#[derive(Clone, Debug, Args)]
+pub struct PurgeArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Purge runs that ended before this day (2027-01-31, UTC), before this time (2027-01-31T12:00:00Z), or longer ago
+    /// than this (90d, 12h).
+    #[arg(long, value_name = "TIME", value_parser = time_or_age)]
+    pub before: jiff::Timestamp,
+    /// Only runs of this namespace. Unset: all.
+    #[arg(long)]
+    pub namespace: Option<String>,
+    /// Only say how many runs would be purged.
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub justification: Justification,
 }

@@ -144,6 +144,16 @@ pub(super) fn time(text: &str) -> Result<jiff::Timestamp, String> {
     time.map_err(|_| "write a day as 2027-01-31, or a time as 2027-01-31T12:00:00Z".to_owned())
 }
 
+/// Parses a day, a time, or an age (`90d`, `12h`) as the time that long ago.
+pub(super) fn time_or_age(text: &str) -> Result<jiff::Timestamp, String> {
+    let ago = |age: jiff::Span| {
+        let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+        (age.is_positive() || age.is_zero()).then(|| now.checked_sub(age).ok()).flatten()
+    };
+    let age = text.parse().ok().and_then(ago).map(|at| at.timestamp());
+    age.map_or_else(|| time(text), Ok).map_err(|error| format!("{error}, or an age as 90d or 12h"))
+}
+
 /// Parses a duration above 0: `10s`, `500ms` or `1m`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let length: jiff::SignedDuration = text.parse().map_err(|_| "write a duration as 10s, 500ms or 1m")?;

@@ -63,6 +63,7 @@ where
         pod_name: "dalsegno".into(),
         concurrency: 1,
         anchor_every: Duration::from_secs(60),
+        purge_days: None,
         anchor_sink: AnchorSinkKind::None,
         anchor_file: None,
         crash_at: None,

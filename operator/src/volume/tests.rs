@@ -53,6 +53,7 @@ async fn a_change_of_the_level_is_an_event_on_the_own_pod() {
         pod_name: "dalsegno-0".into(),
         concurrency: 1,
         anchor_every: Duration::from_secs(60),
+        purge_days: None,
         crash_at: None,
     };
     for (level, kind, reason) in [

@@ -110,6 +110,9 @@ measure! {
         async fn prune_audit(&self, prune: &Prune) -> Result<u64>;
         async fn request_anchors_from(&self, first: i64) -> Result<u64>;
         async fn prune_anchors(&self, below: i64) -> Result<u64>;
+        async fn runs_to_purge(&self, scope: &PurgeScope, after: EndedRun) -> Result<Vec<EndedRun>>;
+        async fn purge(&self, purge: &Purge, rows: u32) -> Result<PurgeStep>;
+        async fn forget_purges(&self, after: RunId) -> Result<ForgottenPurges>;
         async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64>;
         async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>>;
     }

@@ -43,6 +43,7 @@ mod heartbeats;
 mod pool;
 mod pool_settings;
 mod pooled_connection;
+mod purge;
 mod query;
 mod read;
 mod read_transaction;

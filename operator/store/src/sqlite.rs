@@ -55,6 +55,7 @@ mod open_calls;
 mod payload_reads;
 mod payload_writes;
 mod prune;
+mod purge;
 mod read;
 mod read_transaction;
 mod records;

@@ -11,6 +11,7 @@ mod namespaces;
 #[path = "../../store/tests/support/pg.rs"]
 mod pg;
 mod prune;
+mod purge;
 mod replica;
 mod settle;
 mod snapshots;

@@ -2,13 +2,17 @@
 
 use async_trait::async_trait;
 
-use crate::{NamespaceAdoption, Prune, Result, Rewrapped, Shred, Shredded};
+use crate::{
+    EndedRun, ForgottenPurges, NamespaceAdoption, Prune, Purge, PurgeScope, PurgeStep, Result, Rewrapped,
+    RunId, Shred, Shredded,
+};
 
 /// What people request by hand, and the store's own keys.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
     /// Makes the runs of a namespace adoptable after the namespace was re-created with another UID: changes the
-    /// tenant of every row. The audit records who requested it, and why. Returns the number of rows.
+    /// tenant of every row. The audit records who requested it, and why. Returns the number of rows. They are changed
+    /// in pages: if a page fails, those before it stay changed, and the same call continues.
     async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64>;
 
     /// Deletes the first rows of a run's audit, up to and including the given row, and records it in the next one.
@@ -27,6 +31,18 @@ pub trait Admin: Send + Sync + 'static {
     /// deleted anchors; 0 if none is left. On PostgreSQL, only the role that owns the tables may
     /// ([`crate::Error::Unusable`]). The caller must check that an anchor outside of the store announces it.
     async fn prune_anchors(&self, below: i64) -> Result<u64>;
+
+    /// Lists runs that may be purged, the earliest end first. An empty page is the end.
+    async fn runs_to_purge(&self, scope: &PurgeScope, after: EndedRun) -> Result<Vec<EndedRun>>;
+
+    /// One step of deleting a run from the store: records the purge, or deletes at most `rows` rows. Safe to repeat:
+    /// a purge that was interrupted continues with the rows that are left. On PostgreSQL, only the role that owns the
+    /// tables may purge ([`crate::Error::Unusable`]).
+    async fn purge(&self, purge: &Purge, rows: u32) -> Result<PurgeStep>;
+
+    /// Deletes purge records of runs that no anchor of the store names any more: looks at a page of them, those of runs
+    /// after `after`. On PostgreSQL, only the role that owns the tables may ([`crate::Error::Unusable`]).
+    async fn forget_purges(&self, after: RunId) -> Result<ForgottenPurges>;
 
     /// The store's own signing key, a PKCS#8 document. If the store has none yet, `fresh` becomes its key. Anybody
     /// who can read the whole database can read this key; keep the key in a file to separate the two.

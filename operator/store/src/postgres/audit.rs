@@ -46,7 +46,7 @@ pub(super) fn audit_row(row: &PgRow) -> DbResult<AuditRow> {
 
 pub(super) fn explain_missing_right(fault: DbError) -> DbError {
     if fault.code().as_deref() == Some(INSUFFICIENT_PRIVILEGE) {
-        let why = "only the role that owns its tables may prune the audit: connect as the role that ran \
+        let why = "only the role that owns its tables may delete rows of the audit: connect as the role that ran \
                    `dalsegno migrate`";
         return DbError::Unusable(why.into());
     }

@@ -6,17 +6,19 @@ use super::Postgres;
 use super::row::without_nul;
 use super::transitions::{apply, apply_create};
 use crate::db_error::{DbError, DbResult};
+use crate::pages::PAGE_ROWS;
 use crate::reads::FoundRuns;
 use crate::transitions::{
     Abandon, Adopt, CreateStep, Decision, MarkDeleted, Needs, Transition as _, create, next_create_step,
 };
+use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{Created, NamespaceAdoption, NewRun, RequestedBy, RunId};
 
 /// How often a create reads the existing runs again after another create got in between. Progress is guaranteed: each
 /// time, the other one has committed.
 const MAX_ROUNDS: usize = 8;
 
-const ADOPT_NAMESPACE: &str = "SELECT ds_adopt_namespace_v1($1, $2, $3, $4) AS moved";
+const ADOPT_PAGE: &str = "SELECT * FROM ds_adopt_namespace_v2($1, $2, $3, $4, $5, $6)";
 
 impl Postgres {
     pub(super) async fn do_create_run(&self, new: &NewRun) -> DbResult<Created> {
@@ -77,9 +79,17 @@ impl Postgres {
 
     pub(super) async fn do_adopt_namespace(&self, adoption: &NamespaceAdoption) -> DbResult<u64> {
         let NamespaceAdoption { from, to, actor, reason } = adoption;
-        let query = sqlx::query(ADOPT_NAMESPACE).bind(from).bind(to);
-        let query = query.bind(without_nul(actor)).bind(without_nul(reason));
-        let moved: i64 = self.pool.one(query).await?.try_get("moved")?;
-        Ok(moved.unsigned_abs())
+        if from == to {
+            return Ok(0);
+        }
+        let (mut before, mut moved) = (EVERY_RUN, 0);
+        loop {
+            let query = sqlx::query(ADOPT_PAGE).bind(from).bind(to);
+            let query = query.bind(without_nul(actor)).bind(without_nul(reason));
+            let page = self.pool.one(query.bind(before).bind(PAGE_ROWS)).await?;
+            moved += page.try_get::<i64, _>("moved")?.unsigned_abs();
+            let Some(last) = page.try_get("next")? else { return Ok(moved) };
+            before = last;
+        }
     }
 }

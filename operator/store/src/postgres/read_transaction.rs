@@ -44,6 +44,8 @@ const AUDIT: &str = "SELECT * FROM ( \
      ) AS page \
      WHERE coalesce(before, 0) < $5 ORDER BY run, seq";
 
+const PURGES: &str = "SELECT * FROM purges WHERE run > $1 AND run <= $2 ORDER BY run LIMIT $3";
+
 /// A page of boundaries. `octet_length` of a payload reads its size without the payload.
 const BOUNDARIES: &str = concat!(
     "WITH page AS ( \
@@ -244,6 +246,12 @@ impl ReadTransaction for PgReadTransaction {
     async fn leaves_by_run(&mut self, after: RunLeafKey, to: RunId) -> Result<Vec<(i64, AnchoredHead)>> {
         let query = sqlx::query(LEAVES_BY_RUN).bind(after.run).bind(after.anchor).bind(to).bind(PAGE_ROWS);
         self.list(query, leaf).await.map_err(|fault| fault.with_context("reading the leaves of anchors"))
+    }
+
+    async fn purges(&mut self, after: RunId, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
+        let query = sqlx::query(PURGES).bind(after).bind(to).bind(PAGE_ROWS);
+        let read = |row: &PgRow| Ok((row.try_get("run")?, audit_row(row)?));
+        self.list(query, read).await.map_err(|fault| fault.with_context("reading the purge records"))
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {

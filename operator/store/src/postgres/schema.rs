@@ -44,9 +44,14 @@ const BASELINE_SQL: &str = concat!(
     include_str!("../../migrations/postgres/0001_baseline/6_guards.sql"),
 );
 
+/// Purging, and the adoption of a namespace in pages.
+const PURGE_SQL: &str = include_str!("../../migrations/postgres/0002_purge.sql");
+
 fn migrator() -> Migrator {
-    let sql = BASELINE_SQL.into_sql_str();
-    Migrator::with_migrations(vec![Migration::new(1, BASELINE.into(), MigrationType::Simple, sql, false)])
+    let migration = |version, name: &'static str, sql: &'static str| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations(vec![migration(1, BASELINE, BASELINE_SQL), migration(2, "purge", PURGE_SQL)])
 }
 
 /// Migrates the schema to this binary's. A try that waits too long for a lock is rolled back and repeated.

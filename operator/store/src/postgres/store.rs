@@ -15,11 +15,11 @@ use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
-    LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
-    Written,
+    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
+    HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep,
+    Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
+    RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord,
+    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]
@@ -268,6 +268,18 @@ impl Admin for Postgres {
 
     async fn prune_anchors(&self, below: i64) -> Result<u64> {
         self.do_prune_anchors(below).await.map_err(|fault| fault.with_context("pruning anchors"))
+    }
+
+    async fn runs_to_purge(&self, scope: &PurgeScope, after: EndedRun) -> Result<Vec<EndedRun>> {
+        self.do_runs_to_purge(scope, after).await.map_err(|fault| fault.with_context("listing runs to purge"))
+    }
+
+    async fn purge(&self, purge: &Purge, rows: u32) -> Result<PurgeStep> {
+        self.do_purge(purge, rows).await.map_err(|fault| fault.with_context("purging a run"))
+    }
+
+    async fn forget_purges(&self, after: RunId) -> Result<ForgottenPurges> {
+        self.do_forget_purges(after).await.map_err(|fault| fault.with_context("deleting purge records"))
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {

@@ -1,26 +1,37 @@
-//! The statement that gives a re-created namespace the runs of its predecessor.
+//! The statements that give a re-created namespace the runs of its predecessor, one page after the other.
 
 use sqlx::SqliteConnection;
 
 use super::audit::append;
 use super::row::RunRow;
 use crate::db_error::DbResult;
+use crate::pages::PAGE_ROWS;
 use crate::transitions::AuditEvent;
-use dalsegno_model::NamespaceAdoption;
 use dalsegno_model::audit::kind;
+use dalsegno_model::{NamespaceAdoption, RunId};
 
-/// Moves all runs of one tenant to another. Returns their number.
-pub(super) async fn adopt_namespace(
+const PAGE: &str = "SELECT * FROM runs WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ?";
+
+/// What a page has moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AdoptedPage {
+    /// The number of its runs.
+    pub moved: u64,
+    /// The last of them; `None`: there was none left.
+    pub last: Option<RunId>,
+}
+
+/// Moves a page of runs, those before `before`, the last id first.
+pub(super) async fn adopt_page(
     conn: &mut SqliteConnection,
     now: i64,
     adoption: NamespaceAdoption,
-) -> DbResult<u64> {
+    before: RunId,
+) -> DbResult<AdoptedPage> {
     let NamespaceAdoption { from, to, actor, reason } = adoption;
-    let rows = sqlx::query("SELECT * FROM runs WHERE tenant = ?").bind(&from).fetch_all(&mut *conn).await?;
-    let mut moved = 0;
-    if from == to {
-        return Ok(moved);
-    }
+    let query = sqlx::query(PAGE).bind(&from).bind(before).bind(PAGE_ROWS);
+    let rows = query.fetch_all(&mut *conn).await?;
+    let mut page = AdoptedPage::default();
     for row in &rows {
         let mut row = RunRow::read(row)?;
         sqlx::query("UPDATE runs SET tenant = ? WHERE id = ?")
@@ -32,7 +43,7 @@ pub(super) async fn adopt_namespace(
         append(conn, &mut row, now, AuditEvent { kind: kind::NAMESPACE_ADOPTED, actor: &actor, detail })
             .await?;
         row.save(conn).await?;
-        moved += 1;
+        page = AdoptedPage { moved: page.moved + 1, last: Some(row.id) };
     }
-    Ok(moved)
+    Ok(page)
 }

@@ -197,6 +197,10 @@ impl ReadTransaction for SqliteReadTransaction {
         self.read(operation, move |conn, _| Box::pin(anchors::leaves_by_run(conn, after, to))).await
     }
 
+    async fn purges(&mut self, after: RunId, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
+        self.read("reading the purge records", move |conn, _| Box::pin(purges(conn, after, to))).await
+    }
+
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
         let operation = "reading the calls";
         let rows = self.read(operation, move |conn, _| Box::pin(calls(conn, run, after))).await?;
@@ -225,6 +229,12 @@ async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> DbRes
     let AuditKey { run, seq } = after;
     let query = sqlx::query(AUDIT).bind(run).bind(seq).bind(to).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let rows = query.fetch_all(conn).await?;
+    rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
+}
+
+async fn purges(conn: &mut SqliteConnection, after: RunId, to: RunId) -> DbResult<Vec<(RunId, AuditRow)>> {
+    let query = sqlx::query("SELECT * FROM purges WHERE run > ? AND run <= ? ORDER BY run LIMIT ?");
+    let rows = query.bind(after).bind(to).bind(PAGE_ROWS).fetch_all(conn).await?;
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
 }
 

@@ -12,9 +12,14 @@ const BASELINE_SQL: &str = concat!(
     include_str!("../../migrations/sqlite/0001_baseline/2_guards.sql"),
 );
 
+/// Purging.
+const PURGE_SQL: &str = include_str!("../../migrations/sqlite/0002_purge.sql");
+
 fn migrator() -> Migrator {
-    let sql = BASELINE_SQL.into_sql_str();
-    Migrator::with_migrations(vec![Migration::new(1, BASELINE.into(), MigrationType::Simple, sql, false)])
+    let migration = |version, name: &'static str, sql: &'static str| {
+        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations(vec![migration(1, BASELINE, BASELINE_SQL), migration(2, "purge", PURGE_SQL)])
 }
 
 /// Migrates the schema to this binary's, unless it is newer and this binary can use it.

@@ -8,20 +8,21 @@ use uuid::Uuid;
 use super::database::{QueryExecutor as _, Sqlite};
 use super::{
     anchors, boundary_pages, branch, compaction, data_keys, deadline_poll, events, heartbeats, namespace,
-    prune, read, read_transaction, retention, revisions,
+    prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::transitions::{
     AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
     RequestCancel, ResetBudget, SetDeadlines, SetRetention,
 };
+use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, Ending, EventPage, EventQuery, FinishCall, HeadsToAnchor, HeartbeatAnswer, Identity,
-    LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep, Operator, PodRecord, Prune, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
-    Written,
+    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
+    HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep,
+    Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
+    RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord,
+    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]
@@ -271,11 +272,20 @@ impl Read for Sqlite {
 #[async_trait]
 impl Admin for Sqlite {
     async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64> {
-        let adoption = adoption.clone();
-        self.write("adopting a namespace", |conn, now| {
-            Box::pin(namespace::adopt_namespace(conn, now, adoption))
-        })
-        .await
+        if adoption.from == adoption.to {
+            return Ok(0);
+        }
+        let (mut before, mut moved) = (EVERY_RUN, 0);
+        loop {
+            let adoption = adoption.clone();
+            let page = self.write("adopting a namespace", move |conn, now| {
+                Box::pin(namespace::adopt_page(conn, now, adoption, before))
+            });
+            let page = page.await?;
+            moved += page.moved;
+            let Some(last) = page.last else { return Ok(moved) };
+            before = last;
+        }
     }
 
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {
@@ -292,6 +302,27 @@ impl Admin for Sqlite {
 
     async fn prune_anchors(&self, below: i64) -> Result<u64> {
         self.write("pruning anchors", move |conn, _| Box::pin(anchors::prune(conn, below))).await
+    }
+
+    async fn runs_to_purge(&self, scope: &PurgeScope, after: EndedRun) -> Result<Vec<EndedRun>> {
+        let scope = scope.clone();
+        self.read("listing runs to purge", move |conn, _| Box::pin(purge::runs_to_purge(conn, scope, after)))
+            .await
+    }
+
+    async fn purge(&self, purge: &Purge, rows: u32) -> Result<PurgeStep> {
+        let (run, purge) = (purge.run, purge.clone());
+        let work =
+            self.write("purging a run", move |conn, now| Box::pin(purge::purge(conn, now, purge, rows)));
+        let step = work.await?;
+        if matches!(step, PurgeStep::Deleted { done: true, .. }) {
+            self.keys.forget(run);
+        }
+        Ok(step)
+    }
+
+    async fn forget_purges(&self, after: RunId) -> Result<ForgottenPurges> {
+        self.write("deleting purge records", move |conn, _| Box::pin(purge::forget(conn, after))).await
     }
 
     async fn signing_key(&self, fresh: &[u8]) -> Result<Vec<u8>> {

@@ -22,6 +22,7 @@ mod heartbeat_plan;
 mod locks;
 mod lookups;
 mod lost_transitions;
+mod namespaces;
 mod outages;
 mod replica;
 mod round_trips;

@@ -68,6 +68,10 @@ impl ReadTransaction for SlowReading {
         self.inner.boundaries(after, to).await
     }
 
+    async fn purges(&mut self, after: RunId, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
+        self.inner.purges(after, to).await
+    }
+
     async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
         self.inner.anchors(after).await
     }

@@ -21,6 +21,7 @@ mod bundles;
 mod calls;
 mod engines;
 mod prune;
+mod purge;
 mod rows;
 mod snapshots;
 mod stored_anchors;

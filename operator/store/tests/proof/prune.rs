@@ -31,7 +31,7 @@ on_both_databases! {
 }
 
 /// Anchors the store in its current state and appends the line to the copy.
-async fn anchor(engine: &Engine, copy: &mut Vec<String>) {
+pub async fn anchor(engine: &Engine, copy: &mut Vec<String>) {
     let store = &engine.cx.store;
     let moved = store.heads_to_anchor(RunId::nil()).await.unwrap();
     let signer = bundles::signer().await;
@@ -41,13 +41,13 @@ async fn anchor(engine: &Engine, copy: &mut Vec<String>) {
     copy.push(anchor.line().text().unwrap());
 }
 
-fn anchors(copy: &[String]) -> Anchors {
+pub fn anchors(copy: &[String]) -> Anchors {
     let mut anchors = Anchors::default();
     copy.iter().for_each(|line| assert_eq!(anchors.take("copy", line), None));
     anchors
 }
 
-async fn problems(engine: &Engine, copy: &[String]) -> Vec<String> {
+pub async fn problems(engine: &Engine, copy: &[String]) -> Vec<String> {
     let all = problems_at(engine, copy).await;
     all.iter().map(|problem| problem.split_once(": ").unwrap().1.to_owned()).collect()
 }

@@ -36,6 +36,7 @@ pub struct Rows {
     pub calls: Vec<(RunId, StoredCall)>,
     pub anchors: Vec<AnchorRow>,
     pub leaves: Vec<(i64, AnchoredHead)>,
+    pub purges: Vec<(RunId, AuditRow)>,
     /// The records digest in each boundary's hash.
     records_digest: Digest,
 }
@@ -289,6 +290,11 @@ impl ReadTransaction for Rows {
         let mut sorted = self.leaves.clone();
         sorted.sort_by_key(key);
         Ok(sorted.into_iter().filter(|leaf| key(leaf) > after && leaf.1.run <= to).take(PAGE).collect())
+    }
+
+    async fn purges(&mut self, after: RunId, to: RunId) -> Result<Vec<(RunId, AuditRow)>> {
+        let rest = self.purges.iter().filter(|(run, _)| *run > after && *run <= to);
+        Ok(rest.take(PAGE).cloned().collect())
     }
 
     async fn snapshots(&mut self, _: RunId) -> Result<Vec<StoredSnapshot>> {

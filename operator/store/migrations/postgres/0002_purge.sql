@@ -1,0 +1,131 @@
+-- Purging: runs that ended long ago are deleted, in batches. What is left of a run is one row here.
+
+-- Purge records: of each purged run the row of its audit that recorded the purge, which anchors name. Append-only;
+-- `audit prune` deletes those that no anchor names any more.
+CREATE TABLE purges (
+    run         uuid   NOT NULL PRIMARY KEY,
+    seq         bigint NOT NULL,
+    at          bigint NOT NULL,
+    kind        text   NOT NULL,
+    actor       text   NOT NULL,
+    detail      text   NOT NULL,
+    parent_hash bytea  NOT NULL,
+    hash        bytea  NOT NULL
+);
+
+CREATE TRIGGER purges_are_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON purges
+    FOR EACH STATEMENT EXECUTE FUNCTION ds_refuse_unless_pruned_v1();
+
+-- Runs that may be purged, by their end. No statement of a live run changes these columns.
+CREATE INDEX runs_to_purge ON runs (coalesce(finish_at, over_at), id)
+    WHERE lifecycle IN ('deleted', 'abandoned') AND emptied;
+
+-- `Admin::purge`. One step: records the purge, or deletes at most `_limit` rows, those of the audit from the first on.
+-- The last step moves the last row of the audit to `purges`. `outcome`: `kept`, `recorded`, `not anchored`, `deleted` or
+-- `done`.
+CREATE FUNCTION ds_purge_v1(
+    _run uuid, _before bigint, _limit bigint, _actor text, _reason text, OUT outcome text, OUT touched bigint
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    row_ runs;
+    table_ text;
+    gone_ bigint;
+BEGIN
+    touched := 0;
+    -- Without this right only the second step would fail, and the audit would record purges that do not happen.
+    IF NOT has_table_privilege('runs', 'DELETE') THEN
+        RAISE EXCEPTION 'permission denied for table runs' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    SELECT * INTO row_ FROM runs
+    WHERE id = _run AND lifecycle IN ('deleted', 'abandoned') AND emptied AND coalesce(finish_at, over_at) < _before
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        outcome := 'kept';
+        RETURN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM audit WHERE run = _run AND seq = row_.audit_seq AND kind = 'purged') THEN
+        PERFORM ds_audit_v1(_run, 'purged', _actor, jsonb_build_object(
+            'reason', _reason, 'tenant', row_.tenant, 'namespace', row_.namespace, 'name', row_.name,
+            'objectUID', row_.object_uid, 'lifecycle', row_.lifecycle, 'outcome', row_.finish_outcome,
+            'endedAt', coalesce(row_.finish_at, row_.over_at)
+        ), ds_now_v1());
+        outcome := 'recorded';
+        RETURN;
+    ELSIF row_.has_moved THEN
+        outcome := 'not anchored';
+        RETURN;
+    END IF;
+
+    outcome := 'deleted';
+    PERFORM set_config('dalsegno.prunes', 'yes', true);
+    FOREACH table_ IN ARRAY ARRAY['boundaries', 'calls', 'attempts'] LOOP
+        EXECUTE format(
+            'DELETE FROM %1$I WHERE ctid = ANY (ARRAY(SELECT ctid FROM %1$I WHERE run = $1 LIMIT $2))', table_
+        ) USING _run, _limit - touched;
+        GET DIAGNOSTICS gone_ = ROW_COUNT;
+        touched := touched + gone_;
+    END LOOP;
+    DELETE FROM audit
+    WHERE run = _run AND seq = ANY (ARRAY(
+        SELECT seq FROM audit WHERE run = _run AND seq < row_.audit_seq ORDER BY seq LIMIT _limit - touched));
+    GET DIAGNOSTICS gone_ = ROW_COUNT;
+    touched := touched + gone_;
+    IF touched < _limit THEN
+        INSERT INTO purges (run, seq, at, kind, actor, detail, parent_hash, hash)
+        SELECT run, seq, at, kind, actor, detail, parent_hash, hash FROM audit WHERE run = _run;
+        DELETE FROM audit WHERE run = _run;
+        -- Retention has deleted these already.
+        DELETE FROM records WHERE run = _run;
+        DELETE FROM record_batches WHERE run = _run;
+        DELETE FROM record_changes WHERE run = _run;
+        DELETE FROM snapshots WHERE run = _run;
+        DELETE FROM chunks WHERE run = _run;
+        DELETE FROM data_keys WHERE run = _run;
+        DELETE FROM runs WHERE id = _run;
+        touched := touched + 1;
+        outcome := 'done';
+    END IF;
+    PERFORM set_config('dalsegno.prunes', '', true);
+END
+$$;
+
+-- `Admin::forget_purges`. Looks at the purge records of `_limit` runs after `_after`, and deletes those that no anchor
+-- names. `next`: the last run that was looked at.
+CREATE FUNCTION ds_forget_purges_v1(_after uuid, _limit bigint, OUT next uuid, OUT touched bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    page_ uuid[];
+BEGIN
+    page_ := ARRAY(SELECT run FROM purges WHERE run > _after ORDER BY run LIMIT _limit);
+    next := page_[cardinality(page_)];
+    PERFORM set_config('dalsegno.prunes', 'yes', true);
+    DELETE FROM purges
+    WHERE run = ANY (page_) AND NOT EXISTS (SELECT FROM anchor_leaves WHERE anchor_leaves.run = purges.run);
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    PERFORM set_config('dalsegno.prunes', '', true);
+END
+$$;
+
+-- One page of `Admin::adopt_namespace`: at most `_limit` runs before `_before`, the last id first. Ids are ordered by
+-- time, and so rows are locked in the order in which the creation of a run locks them. `next`: the last run that was
+-- moved; null if there was none.
+CREATE FUNCTION ds_adopt_namespace_v2(
+    _old text, _new text, _actor text, _reason text, _before uuid, _limit bigint, OUT next uuid, OUT moved bigint
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    row_ runs;
+BEGIN
+    moved := 0;
+    FOR row_ IN
+        SELECT * FROM runs WHERE tenant = _old AND id < _before ORDER BY id DESC LIMIT _limit FOR UPDATE
+    LOOP
+        UPDATE runs SET tenant = _new WHERE id = row_.id;
+        PERFORM ds_audit_v1(row_.id, 'namespace-adopted', _actor,
+            jsonb_build_object('from', _old, 'to', _new, 'reason', _reason), ds_now_v1());
+        moved := moved + 1;
+        next := row_.id;
+    END LOOP;
+END
+$$;
