@@ -318,6 +318,19 @@ pub mod tests {
         found
     }
 
+    /// Name and type of every metric in the text that `/metrics` serves.
+    pub fn registered(text: &str) -> Vec<(String, String)> {
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let mut found: Vec<_> = types
+            .map(|(name, kind)| {
+                let total = if kind == "counter" { "_total" } else { "" };
+                (format!("{name}{total}"), kind.to_owned())
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
     /// The text that `/metrics` serves.
     fn rendered(metrics: &Metrics) -> String {
         let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
@@ -389,14 +402,7 @@ pub mod tests {
         metrics.runs.observe_fence(Duration::from_millis(5));
         metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
         let text = rendered(&metrics);
-        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-        let mut registered: Vec<_> = types
-            .map(|(name, kind)| {
-                let total = if kind == "counter" { "_total" } else { "" };
-                (format!("{name}{total}"), kind.to_owned())
-            })
-            .collect();
-        registered.sort();
+        let registered = registered(&text);
         // A metric that was never used is missing in the text.
         let sources = [SOURCE, include_str!("metrics/runs.rs")]
             .map(|it| it.split("#[cfg(test)]").next().unwrap_or_default());

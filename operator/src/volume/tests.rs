@@ -4,7 +4,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::metrics::tests::documented;
+use crate::metrics::tests::{documented, registered};
 use crate::test_context::TestContext;
 
 async fn served() -> (TempDir, Sqlite, Arc<Disk>) {
@@ -25,15 +25,7 @@ async fn the_page_of_metrics_lists_exactly_the_metrics_of_the_volume() {
     let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
     register(disk, &mut registry);
     encode(&mut text, &registry).unwrap();
-    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    let mut registered: Vec<_> = types
-        .map(|(name, kind)| {
-            let total = if kind == "counter" { "_total" } else { "" };
-            (format!("{name}{total}"), kind.to_owned())
-        })
-        .collect();
-    registered.sort();
-    assert_eq!(documented("Embedded store"), registered);
+    assert_eq!(documented("Embedded store"), registered(&text));
     assert!(text.contains("\ndalsegno_store_is_full 0\n"), "{text}");
 }
 
