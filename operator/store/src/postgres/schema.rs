@@ -44,9 +44,16 @@ const BASELINE_SQL: &str = concat!(
     include_str!("../../migrations/postgres/0001_baseline/6_guards.sql"),
 );
 
+/// The migrations after the baseline, from number 2 on: description and statements.
+const LATER: [(&str, &str); 1] =
+    [("pod nonce", include_str!("../../migrations/postgres/0002_pod_nonce.sql"))];
+
 fn migrator() -> Migrator {
-    let sql = BASELINE_SQL.into_sql_str();
-    Migrator::with_migrations(vec![Migration::new(1, BASELINE.into(), MigrationType::Simple, sql, false)])
+    let all = std::iter::once((BASELINE, BASELINE_SQL)).chain(LATER);
+    let migration = |(number, (description, sql)): (i64, (&'static str, &'static str))| {
+        Migration::new(number, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    Migrator::with_migrations((1..).zip(all).map(migration).collect())
 }
 
 /// Migrates the schema to this binary's. A try that waits too long for a lock is rolled back and repeated.

@@ -109,7 +109,7 @@ impl Operator for Postgres {
 
     async fn put_revision(&self, run: RunId, attempt: i32, hash: &str, document: &str) -> Result<Recorded> {
         let template = Template { hash: hash.to_owned(), document: document.to_owned() };
-        self.transition(run, PutRevision { attempt, template }).await
+        self.transition(run, PutRevision { attempt, template, nonce: Uuid::new_v4().to_string() }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {

@@ -113,6 +113,7 @@ pub(super) fn reserved(run: Uuid, number: i32, epoch: i64, turn_at_start: i32, n
         node: None,
         revision: None,
         candidates: Vec::new(),
+        pod_nonce: Some(String::new()),
         image_digest: None,
         agent_version: None,
         verdict: None,
