@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
 use dalsegno_crds::{AgentRun, names};
-use dalsegno_model::{Attempt, Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord};
+use dalsegno_model::{
+    Attempt, Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord,
+};
 use dalsegno_proof::verify::{self, Checkpoint};
 use kube::ResourceExt;
 use serde_json::Value;

@@ -83,7 +83,11 @@ impl WorkerRuntime for Context {
                 // The pod to create has no nonce if the attempt has none.
                 let nonce = pod["metadata"]["annotations"][names::ANNOTATION_NONCE].as_str();
                 let has_nonce = nonce.is_none() || pod::nonce(&found) == nonce;
-                Ok(if is_controlled && has_nonce { EffectResult::Pod(Box::new(found)) } else { EffectResult::NameTaken })
+                Ok(if is_controlled && has_nonce {
+                    EffectResult::Pod(Box::new(found))
+                } else {
+                    EffectResult::NameTaken
+                })
             }
             // A quota concerns all runs of the namespace, and the pause is the namespace's.
             Err(kube::Error::Api(status))

@@ -13,8 +13,7 @@ const BASELINE_SQL: &str = concat!(
 );
 
 /// The migrations after the baseline, from number 2 on: description and statements.
-const LATER: [(&str, &str); 1] =
-    [("pod nonce", include_str!("../../migrations/sqlite/0002_pod_nonce.sql"))];
+const LATER: [(&str, &str); 1] = [("pod nonce", include_str!("../../migrations/sqlite/0002_pod_nonce.sql"))];
 
 fn migrator() -> Migrator {
     let all = std::iter::once((BASELINE, BASELINE_SQL)).chain(LATER);
