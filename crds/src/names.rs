@@ -42,6 +42,9 @@ pub const ANNOTATION_REASON: &str = "dalsegno.dev/reason";
 /// Pod annotation: hash of the template that the pod was created from.
 pub const ANNOTATION_REVISION: &str = "dalsegno.dev/revision";
 
+/// Annotation of a pod: the nonce of its attempt. Only a pod that carries it is the attempt's.
+pub const ANNOTATION_NONCE: &str = "dalsegno.dev/pod-nonce";
+
 /// Pod annotation: the agent version that the pod's template declares.
 pub const ANNOTATION_AGENT_VERSION: &str = "dalsegno.dev/agent-version";
 

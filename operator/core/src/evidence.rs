@@ -40,6 +40,7 @@ pub fn end_of(
     let Some(seen) = pod else { return Some(vanished()) };
     if let Some(end) = pod_end::of(&run.attempt, seen) {
         let end = forgive_refused_key(end, run);
+        let end = forgive_lost_node(end, pod::finished_at(&seen.pod), node);
         return Some(forgive_gateway_outage(end, pod::finished_at(&seen.pod), &run.beat, run.now));
     }
     if seen.gone {
@@ -75,6 +76,22 @@ fn forgive_refused_key(end: End, run: &RunRecord) -> End {
     } else {
         end
     }
+}
+
+/// A worker that a signal ended, on a node that stopped or restarted, did not crash. A node that does not shut down
+/// gracefully ends its processes by SIGTERM and SIGKILL, and no condition of the pod says so. The kubelet's clock gives
+/// both times of a node that is Ready again.
+fn forgive_lost_node(end: End, finished: Option<Timestamp>, node: Option<ObservedNode>) -> End {
+    let is_signal = end.class != Class::Disruption
+        && end.cause == Cause::ExitedWithError
+        && matches!(end.exit_code, Some(pod_end::SIGTERM_EXIT | pod_end::SIGKILL_EXIT));
+    let Some(node) = node.filter(|_| is_signal) else { return end };
+    let was_lost = !node.ready || finished.is_some_and(|finished| node.since > finished);
+    if !was_lost {
+        return end;
+    }
+    let message = with_log("the node was lost or restarted when the worker ended", &end.message);
+    End { cause: Cause::NodeLost, class: Class::Disruption, message, ..end }
 }
 
 /// A crash during an outage of the gateways is recorded and not charged, because the outage may have caused it.

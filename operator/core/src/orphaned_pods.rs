@@ -46,10 +46,13 @@ pub(crate) fn exit_grace(row: &RunRecord, seen: &ObservedPod) -> Option<SignedDu
     (is_running && left.is_positive()).then_some(left)
 }
 
-/// Whether this is the pod of the current attempt: by its UID if one is recorded, otherwise by its name.
+/// Whether this is the pod of the current attempt: by its UID if one is recorded, otherwise by its name and its nonce.
 pub(crate) fn is_current(row: &RunRecord, seen: &ObservedPod) -> bool {
     match &row.attempt.pod_uid {
         Some(uid) => uid == seen.uid(),
-        None => seen.name() == worker::pod_name(&row.name, row.attempt.number),
+        None => {
+            seen.name() == worker::pod_name(&row.name, row.attempt.number)
+                && row.attempt.may_own_pod_with(pod::nonce(&seen.pod))
+        }
     }
 }

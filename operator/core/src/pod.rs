@@ -188,6 +188,11 @@ pub(crate) fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
+/// The nonce of the attempt that the pod was created for.
+pub fn nonce(pod: &Pod) -> Option<&str> {
+    annotation(pod, names::ANNOTATION_NONCE)
+}
+
 /// Value of an annotation.
 pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)

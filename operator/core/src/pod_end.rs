@@ -11,8 +11,13 @@ use crate::pod;
 use crate::termination_message;
 use crate::text::{reason_and_message, with_log};
 
-/// How far the clocks of a node and of the control plane may differ, in seconds. Their times are whole seconds.
-const CLOCK_SKEW_SECONDS: i64 = 1;
+/// How far the clocks of a node and of the control plane may differ, in seconds. The times are compared only if the
+/// operator did not see the disruption begin. Then a crash just before a deletion counts as the deletion's.
+const CLOCK_SKEW_SECONDS: i64 = 10;
+/// Exit code of a process that SIGTERM ended.
+pub(crate) const SIGTERM_EXIT: i32 = 143;
+/// Exit code of a process that SIGKILL ended.
+pub(crate) const SIGKILL_EXIT: i32 = 137;
 /// Reason of the condition `DisruptionTarget` if the kubelet itself ends the pod.
 const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";
 /// Reason of a pod that the kubelet ends to make room for a critical pod.
@@ -142,7 +147,12 @@ fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End
             (cause, with_log(&description, log))
         }
     };
-    End::new(cause, Class::Crash, message)
+    // Only the kubelet and the node send SIGTERM: for a failed probe, or for a shutdown that no condition shows yet.
+    let class = match terminated.exit_code {
+        SIGTERM_EXIT => Class::CrashWithoutProgress,
+        _ => Class::Crash,
+    };
+    End::new(cause, class, message)
 }
 
 /// Whether the container's command could not be started: the codes of shells and container runtimes for a command that

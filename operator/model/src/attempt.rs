@@ -22,6 +22,11 @@ pub struct Attempt {
     pub node: Option<String>,
     /// Hash of the pod template that created its pod, once recorded.
     pub revision: Option<String>,
+    /// Random text that only the operator knows before it creates the attempt's pod, and that the pod carries as an
+    /// annotation. Empty until then. `None`: the attempt was reserved by a program that knew no nonce. It is not
+    /// exported.
+    #[serde(skip)]
+    pub pod_nonce: Option<String>,
     /// The identity of its image, once observed.
     pub identity: Option<Identity>,
     /// Whether a second process of this attempt tried to attach.
@@ -50,6 +55,14 @@ pub struct Attempt {
     pub ended_at: Option<Timestamp>,
     /// How it ended.
     pub end: Option<AttemptEnd>,
+}
+
+impl Attempt {
+    /// Whether a pod that carries this nonce may be the attempt's. Everybody who may create pods can choose a pod's name
+    /// and owner, so these prove nothing.
+    pub fn may_own_pod_with(&self, nonce: Option<&str>) -> bool {
+        self.pod_nonce.as_deref().is_none_or(|ours| !ours.is_empty() && nonce == Some(ours))
+    }
 }
 
 /// The number of pod templates that are kept for a reserved attempt; older ones are deleted. A pod whose creation got

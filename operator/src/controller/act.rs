@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
-use dalsegno_crds::AgentRun;
+use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::{
-    BudgetReset, Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord, Template,
+    Attempt, BudgetReset, Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord,
+    Template,
 };
 use dalsegno_proof::verify::{self, Checkpoint};
 use kube::ResourceExt;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::attribution::{self, Request};
@@ -102,7 +104,9 @@ pub async fn perform(
             let template = Template { hash: revision, document };
             let stored = store.put_revision(id, attempt, &template).await;
             Ok(Some(match stored.map_err(Error::store("storing the template"))? {
-                Recorded::Done(_) => runtime.create_worker(run, pod, template.hash).await?,
+                Recorded::Done(row) => {
+                    runtime.create_worker(run, with_nonce(pod, &row.attempt), template.hash).await?
+                }
                 // The row has changed since it was read.
                 Recorded::Refused(row) => EffectResult::Row(row),
             }))
@@ -146,6 +150,14 @@ pub async fn perform(
             Ok(None)
         }
     }
+}
+
+/// The pod with the attempt's nonce, which proves that the operator created it.
+fn with_nonce(mut pod: Value, attempt: &Attempt) -> Value {
+    if let Some(nonce) = &attempt.pod_nonce {
+        pod["metadata"]["annotations"][names::ANNOTATION_NONCE] = nonce.as_str().into();
+    }
+    pod
 }
 
 async fn end_attempt(
@@ -248,7 +260,11 @@ mod tests {
         let id = create_run(&*runtime.store, NAME).await;
         for _ in 0..2 {
             let fact = perform(&*runtime, &run(), create_worker(id)).await.unwrap();
-            assert!(matches!(fact, Some(EffectResult::Pod(_))), "{fact:?}");
+            let Some(EffectResult::Pod(pod)) = fact else { panic!("{fact:?}") };
+            let row = runtime.store.get_run(id).await.unwrap().unwrap();
+            let nonce = row.attempt.pod_nonce.filter(|it| !it.is_empty());
+            assert!(nonce.is_some(), "the pod has a nonce");
+            assert_eq!(pod.annotations().get(names::ANNOTATION_NONCE), nonce.as_ref(), "the same each time");
             let stored = runtime.store.get_revision("sha256:aa").await.unwrap();
             assert_eq!(stored.as_deref(), Some("{}"));
             // As after a restore of the database from a backup.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError};
-use dalsegno_crds::{AgentRun, AgentRunStatus, Reason};
+use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError, pod};
+use dalsegno_crds::{AgentRun, AgentRunStatus, Reason, names};
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::{Ending, RunRecord, Store};
 use jiff::Timestamp;
@@ -76,11 +76,18 @@ impl WorkerRuntime for Context {
                 let Some(found) = found else {
                     return Err(Error::Conflict);
                 };
-                let is_ours = found
+                let is_controlled = found
                     .owner_references()
                     .iter()
                     .any(|owner| owner.controller == Some(true) && owner.uid == uid);
-                Ok(if is_ours { EffectResult::Pod(Box::new(found)) } else { EffectResult::NameTaken })
+                // The pod to create has no nonce if the attempt has none.
+                let nonce = pod["metadata"]["annotations"][names::ANNOTATION_NONCE].as_str();
+                let has_nonce = nonce.is_none() || pod::nonce(&found) == nonce;
+                Ok(if is_controlled && has_nonce {
+                    EffectResult::Pod(Box::new(found))
+                } else {
+                    EffectResult::NameTaken
+                })
             }
             // A quota concerns all runs of the namespace, and the pause is the namespace's.
             Err(kube::Error::Api(status))
@@ -243,5 +250,28 @@ mod tests {
             assert_eq!(reconcile(run, ctx.as_ref()).await.unwrap(), None);
         }
         assert_eq!(requests.lock().unwrap().len(), before, "a run that waits costs no request");
+    }
+
+    #[tokio::test]
+    async fn an_existing_pod_without_the_nonce_of_the_attempt_is_a_strangers() {
+        let existing = |nonce: &str| {
+            let owner = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "name": "nightly",
+                                "uid": "nightly", "controller": true });
+            json!({ "metadata": { "name": "nightly-1", "uid": "pod", "ownerReferences": [owner],
+                                  "annotations": { names::ANNOTATION_NONCE: nonce } } })
+        };
+        let exists = json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "AlreadyExists",
+                             "message": "it exists", "details": { "kind": "pods" } });
+        for (nonce, is_ours) in [("n-1", true), ("n-2", false)] {
+            let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+            let ctx = TestContext::new(store, vec![existing(nonce), exists.clone()]).ctx;
+            let pod = json!({ "metadata": { "name": "nightly-1",
+                                            "annotations": { names::ANNOTATION_NONCE: "n-1" } } });
+            let result = ctx.create_worker(&run("nightly"), pod, "sha256:aa".into()).await.unwrap();
+            match (result, is_ours) {
+                (EffectResult::Pod(_), true) | (EffectResult::NameTaken, false) => {}
+                (other, _) => panic!("{nonce}: {other:?}"),
+            }
+        }
     }
 }

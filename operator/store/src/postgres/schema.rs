@@ -44,14 +44,18 @@ const BASELINE_SQL: &str = concat!(
     include_str!("../../migrations/postgres/0001_baseline/6_guards.sql"),
 );
 
-/// Purging, and the adoption of a namespace in pages.
-const PURGE_SQL: &str = include_str!("../../migrations/postgres/0002_purge.sql");
+/// The migrations after the baseline, from number 2 on: description and statements.
+const LATER: [(&str, &str); 2] = [
+    ("purge", include_str!("../../migrations/postgres/0002_purge.sql")),
+    ("pod nonce", include_str!("../../migrations/postgres/0003_pod_nonce.sql")),
+];
 
 fn migrator() -> Migrator {
-    let migration = |version, name: &'static str, sql: &'static str| {
-        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    let all = std::iter::once((BASELINE, BASELINE_SQL)).chain(LATER);
+    let migration = |(number, (description, sql)): (i64, (&'static str, &'static str))| {
+        Migration::new(number, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations(vec![migration(1, BASELINE, BASELINE_SQL), migration(2, "purge", PURGE_SQL)])
+    Migrator::with_migrations((1..).zip(all).map(migration).collect())
 }
 
 /// Migrates the schema to this binary's. A try that waits too long for a lock is rolled back and repeated.

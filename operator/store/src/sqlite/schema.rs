@@ -12,14 +12,18 @@ const BASELINE_SQL: &str = concat!(
     include_str!("../../migrations/sqlite/0001_baseline/2_guards.sql"),
 );
 
-/// Purging.
-const PURGE_SQL: &str = include_str!("../../migrations/sqlite/0002_purge.sql");
+/// The migrations after the baseline, from number 2 on: description and statements.
+const LATER: [(&str, &str); 2] = [
+    ("purge", include_str!("../../migrations/sqlite/0002_purge.sql")),
+    ("pod nonce", include_str!("../../migrations/sqlite/0003_pod_nonce.sql")),
+];
 
 fn migrator() -> Migrator {
-    let migration = |version, name: &'static str, sql: &'static str| {
-        Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    let all = std::iter::once((BASELINE, BASELINE_SQL)).chain(LATER);
+    let migration = |(number, (description, sql)): (i64, (&'static str, &'static str))| {
+        Migration::new(number, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations(vec![migration(1, BASELINE, BASELINE_SQL), migration(2, "purge", PURGE_SQL)])
+    Migrator::with_migrations((1..).zip(all).map(migration).collect())
 }
 
 /// Migrates the schema to this binary's, unless it is newer and this binary can use it.

@@ -113,7 +113,8 @@ impl Operator for Sqlite {
     }
 
     async fn put_revision(&self, run: RunId, attempt: i32, template: &Template) -> Result<Recorded> {
-        self.transition(run, PutRevision { attempt, template: template.clone() }).await
+        let (template, nonce) = (template.clone(), Uuid::new_v4().to_string());
+        self.transition(run, PutRevision { attempt, template, nonce }).await
     }
 
     async fn get_revision(&self, hash: &str) -> Result<Option<String>> {

@@ -113,6 +113,7 @@ fn reserved_attempt(run: &RunRow, now: i64) -> AttemptRow {
         node: None,
         revision: None,
         candidates: Vec::new(),
+        pod_nonce: Some(String::new()),
         image_digest: None,
         agent_version: None,
         verdict: None,

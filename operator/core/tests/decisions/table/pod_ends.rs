@@ -165,6 +165,41 @@ fn disruptions() -> Vec<Case> {
             expect_end(3, Cause::Preempted, Disruption).message_contains("admit critical pod"),
         ),
         case(
+            "a worker that a signal ended on a node that is not Ready has lost its node",
+            with(pod(3).terminated(143)).node_not_ready(2),
+            expect_end(3, Cause::NodeLost, Disruption).message_contains("lost or restarted"),
+        ),
+        case(
+            "a worker that a signal ended before its node became Ready again has lost its node",
+            with(pod(3).terminated(137).finished(50)).node_ready(49),
+            expect_end(3, Cause::NodeLost, Disruption).message_contains("exit code 137"),
+        ),
+        case(
+            "a worker that a signal ended on a node that was Ready all the time has crashed",
+            with(pod(3).terminated(137).finished(50)).node_ready(51),
+            expect_end(3, Cause::ExitedWithError, Crash),
+        ),
+        case(
+            "an exit with an error on a node that is not Ready is a crash",
+            with(pod(3).terminated(1)).node_not_ready(2),
+            expect_end(3, Cause::ExitedWithError, Crash),
+        ),
+        case(
+            "a worker that SIGTERM ended without a disruption is charged only if it made no progress",
+            with(pod(3).terminated(143)),
+            expect_end(3, Cause::ExitedWithError, CrashWithoutProgress),
+        ),
+        case(
+            "a deletion that began 10 s after the end by another clock is still the cause",
+            with(pod(3).terminated(1).finished(20).deleted(10)),
+            expect_end(3, Cause::Deleted, Disruption),
+        ),
+        case(
+            "a deletion that began 11 s after the end is not the cause",
+            with(pod(3).terminated(1).finished(20).deleted(9)),
+            expect_end(3, Cause::ExitedWithError, Crash),
+        ),
+        case(
             "a worker whose pod is being deleted may run until it ends",
             with(pod(3).disrupted("EvictionByEvictionAPI", 2).deleted(2)),
             crate::fixtures::expect_status(

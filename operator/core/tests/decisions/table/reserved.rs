@@ -64,6 +64,26 @@ fn existing_pods() -> Vec<Case> {
             expect_effect("create triage-3"),
         ),
         case(
+            "a pod with the nonce of the attempt is recorded",
+            reserved().nonce("n-3").pod(pod(3).nonce("n-3")),
+            recorded(),
+        ),
+        case(
+            "a pod with another nonce is not recorded, although it names the run as its owner",
+            reserved().nonce("n-3").pod(pod(3).nonce("n-4")),
+            expect_effect("create triage-3"),
+        ),
+        case(
+            "a pod without a nonce is not recorded",
+            reserved().nonce("n-3").pod(pod(3)),
+            expect_effect("create triage-3"),
+        ),
+        case(
+            "before the nonce is drawn, no pod can be the attempt's",
+            reserved().nonce("").pod(pod(3).nonce("")),
+            expect_effect("create triage-3"),
+        ),
+        case(
             "if the name is taken, the next number is used without a charge",
             reserved().name_taken(),
             expect_end(3, Cause::NameTaken, Class::Neutral)

@@ -44,7 +44,7 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
             .write,
         ),
         ("set deadlines", decide(&SetDeadlines(deadlines), rows).write),
-        ("store a template", decide(&PutRevision { attempt: 1, template }, rows).write),
+        ("store a template", decide(&PutRevision { attempt: 1, template, nonce: "n".into() }, rows).write),
         ("rewind", decide(&rewind, rows).write),
     ]
 }

@@ -143,7 +143,9 @@ fn candidates_are_the_last_eight_templates_the_latest_first() {
     let put = |hash: &str| PutRevision {
         attempt: 1,
         template: Template { hash: hash.into(), document: "{}".into() },
+        nonce: "another".into(),
     };
+    rows.of_run.attempts[0].pod_nonce = Some("drawn".into());
     for (hash, expected) in [("9", "9 1 2 3 4 5 6 7"), ("3", "3 1 2 4 5 6 7 8")] {
         let write = decide(&put(hash), &rows).write;
         let expected = expected.split(' ').map(str::to_owned).collect();
@@ -153,4 +155,20 @@ fn candidates_are_the_last_eight_templates_the_latest_first() {
     }
     let again = decide(&put("1"), &rows).write;
     assert_eq!(again.attempt_columns, [], "it is already the latest");
+}
+
+#[test]
+fn the_nonce_of_a_pod_is_drawn_once_and_not_for_an_attempt_of_an_older_program() {
+    let put = PutRevision {
+        attempt: 1,
+        template: Template { hash: "1".into(), document: "{}".into() },
+        nonce: "drawn".into(),
+    };
+    for (before, drawn) in [(Some(""), true), (Some("earlier"), false), (None, false)] {
+        let mut rows = reserved();
+        rows.of_run.attempts[0].pod_nonce = before.map(str::to_owned);
+        let columns = decide(&put, &rows).write.attempt_columns.remove(0).1;
+        let nonce = columns.iter().find(|(column, _)| *column == "pod_nonce").map(|(_, value)| value.clone());
+        assert_eq!(nonce, drawn.then(|| Value::Text(Some("drawn".into()))), "{before:?}");
+    }
 }
