@@ -60,8 +60,7 @@ pub struct AuditRow {
     pub at: Timestamp,
     /// The kind of transition: `created`, `reserved`, `pod`, `identity`, `attached`, `spent`, `ended`,
     /// `cancel-requested`, `cancelled`, `finished`, `key-refused`, `settled`, `reset`, `rewound`, `adopted`,
-    /// `abandoned`, `deleted`, `dropped`, `expired`, `shredded`, `pruned`, `purged`,
-    /// `namespace-adopted`.
+    /// `abandoned`, `deleted`, `dropped`, `expired`, `shredded`, `pruned`, `purged`, `namespace-adopted`.
     pub kind: String,
     /// The actor: `operator`, `worker`, or a person's name.
     pub actor: String,
