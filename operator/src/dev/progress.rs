@@ -75,7 +75,7 @@ impl ProgressPrinter {
             Class::Neutral => "not charged".to_owned(),
         };
         let then = next.map_or_else(String::new, |at| {
-            let seconds = at.duration_since(row.now).as_secs_f64();
+            let seconds = at.duration_since(row.now).as_secs_f64().max(0.0);
             format!("; attempt {} in {seconds:.1} s", row.attempt.number)
         });
         Some(format!("attempt {} ended {after}: {why}: {charge}{then}", attempt.number))

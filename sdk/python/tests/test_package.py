@@ -43,3 +43,15 @@ def test_its_public_names_are_these_and_no_others(tmp_path: Path) -> None:
 
 def test_it_is_marked_as_typed() -> None:
     assert (SOURCES / "dalsegno" / "py.typed").is_file()
+
+
+def test_an_agent_that_nothing_has_started_says_how_to_start_it(tmp_path: Path) -> None:
+    code = """
+from dalsegno import Run
+try:
+    Run.attach()
+except LookupError as error:
+    print(error)
+"""
+    said = python(code, tmp_path, PYTHONPATH=str(SOURCES))
+    assert "is not set: start the agent with `dalsegno dev -- python3 agent.py`" in said

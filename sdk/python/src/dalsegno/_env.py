@@ -1,7 +1,7 @@
 """The environment of a worker: the variables that the operator, or `dalsegno dev`, sets for its process.
 
 `DALSEGNO_URL`, `DALSEGNO_TOKEN_FILE` and `DALSEGNO_INPUT_FILE` are read when they are needed; each function raises
-`KeyError` where its variable is not set. `DALSEGNO_TERMINATION_LOG` is optional and read at import.
+`LookupError` where its variable is not set. `DALSEGNO_TERMINATION_LOG` is optional and read at import.
 """
 
 from __future__ import annotations
@@ -16,9 +16,18 @@ TERMINATION_LOG = Path(os.environ.get("DALSEGNO_TERMINATION_LOG", "/dev/terminat
 """The file for the termination message. Where it does not exist, no message is written."""
 
 
+def _required(name: str) -> str:
+    """The value of a variable. Raises `LookupError` if it is not set, because nothing has started this worker."""
+    if name not in os.environ:
+        raise LookupError(
+            f"{name} is not set: start the agent with `dalsegno dev -- python3 agent.py`, or as the worker of an AgentRun"
+        )
+    return os.environ[name]
+
+
 def gateway_url() -> SplitResult:
     """The run's own base URL at the gateway; the last segment of its path is the run's id."""
-    return urlsplit(os.environ["DALSEGNO_URL"])
+    return urlsplit(_required("DALSEGNO_URL"))
 
 
 def read_token() -> str:
@@ -26,7 +35,7 @@ def read_token() -> str:
 
     Errors: `OSError` and `UnicodeDecodeError` from reading the file.
     """
-    return Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text("ascii").strip()
+    return Path(_required("DALSEGNO_TOKEN_FILE")).read_text("ascii").strip()
 
 
 def read_input() -> Any:
@@ -34,5 +43,5 @@ def read_input() -> Any:
 
     Errors: `OSError`, and `ValueError` where the input is not JSON.
     """
-    text = Path(os.environ["DALSEGNO_INPUT_FILE"]).read_bytes().strip()
+    text = Path(_required("DALSEGNO_INPUT_FILE")).read_bytes().strip()
     return json.loads(text or b"null")  # not JSON? Then read the file of DALSEGNO_INPUT_FILE yourself
