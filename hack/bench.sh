@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
-# it runs all benches but scale, which takes about 45 minutes: boundary turns slow reaction quiet memory lives.
+# it runs all benches but scale, which takes long: boundary turns slow reaction quiet memory lives.
 source "$(dirname "$0")/lib.sh"
 
 wanted=" ${*:-boundary turns slow reaction quiet memory lives} "

@@ -205,6 +205,7 @@ async fn wait_for_three_deadlines(runs: &[Run<'_>]) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "it takes some minutes: make fleet"]
 async fn two_hundred_runs_in_bad_weather_end_by_themselves_and_no_other_run_waits() -> Result {
     let contexts = ["unrelated", "sidecar", "registry", "webhook", "full-quota", "roll-out"];
     let contexts = try_join_all(contexts.map(TestContext::new)).await?;

@@ -160,6 +160,12 @@ impl Observed {
             }
             EffectResult::Prior(prior) => self.store = ObservedStore::Prior(prior),
             EffectResult::Pod(pod) => {
+                // The nonce was drawn after the row was read.
+                if let ObservedStore::Found(row) = &mut self.store
+                    && row.attempt.pod_nonce.as_deref() == Some("")
+                {
+                    row.attempt.pod_nonce = pod::nonce(&pod).map(str::to_owned);
+                }
                 let mut seen = ObservedPod::of(*pod);
                 if let Some(known) = self.pods.iter().position(|it| it.uid() == seen.uid()) {
                     seen.disrupted_while_running |= self.pods[known].disrupted_while_running;
