@@ -81,13 +81,16 @@ async fn an_anchor_is_found_behind_a_log_prefix_but_stored_without_one() {
     {
         let mut copy = signed_by();
         assert_eq!((copy.take("line 1", &format!("{before}{line}\r")), copy.count()), (None, 1));
-        for (from, to) in
-            [(r#""at":0"#, r#""at":1"#), (r#""first":1"#, r#""first":2"#), (r#""seq":1"#, r#""seq":2"#)]
-        {
+        let unsigned = "it is not signed by the key that it must be signed by";
+        for (from, to, why) in [
+            (r#""at":0"#, r#""at":1"#, unsigned),
+            (r#""seq":1"#, r#""seq":2"#, unsigned),
+            (r#""first":1"#, r#""first":2"#, "anchor 1 cannot announce 2 as the first that the store keeps"),
+        ] {
             let edited = format!("{before}{}", line.replace(from, to));
             assert!(edited.contains(to));
             let found = copy.take("line 2", &edited).unwrap().to_string();
-            assert_eq!(found, "line 2: it is not signed by the key that it must be signed by");
+            assert_eq!(found, format!("line 2: {why}"));
         }
     }
     let quoted = serde_json::to_string(&json!({ "message": line })).unwrap();
@@ -115,7 +118,7 @@ async fn a_line_is_short_whatever_it_names() {
     last.line = last
         .line
         .replace(r#""seq":1,"#, &highest)
-        .replace(r#""first":1,"#, &format!(r#""first":{},"#, i64::MAX));
+        .replace(r#""first":1,"#, &format!(r#""first":{},"#, i64::MAX - 1));
     let heads = (0..u128::from(LEAVES_PER_ANCHOR)).map(leaf).collect();
     let line = next(&HeadsToAnchor::new(Some(last), 1, RunId::nil(), heads)).line().text().unwrap();
     assert_eq!(line.len(), AnchorLine::MAX_BYTES, "{line}");
