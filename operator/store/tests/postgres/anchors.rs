@@ -62,8 +62,9 @@ async fn a_commit_to_a_run_that_has_moved_already_is_a_hot_update() {
     }
     let [(without, hot), (with, with_hot)] = *updates else { panic!("{updates:?}") };
     assert!(without >= 20 && without == hot, "{without} updates, {hot} of them HOT");
-    // Each anchor costs two that are not: it resets the mark, and the next commit sets it.
-    assert!(with >= 30 && with - with_hot <= 20, "{with} updates, {with_hot} of them HOT");
+    // Each anchor costs two that are not: it resets the mark, and the next commit sets it. Those leave dead rows, so now
+    // and then a page is full.
+    assert!(with >= 30 && with - with_hot <= 22, "{with} updates, {with_hot} of them HOT");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
