@@ -82,7 +82,7 @@ func volume(i int, dir string) object {
 		"metadata":   object{"name": volumeName(i)},
 		"spec": object{
 			"storageClassName":              "standard",
-			"capacity":                      object{"storage": "1Gi"},
+			"capacity":                      object{"storage": "10Gi"},
 			"accessModes":                   []string{"ReadWriteOnce"},
 			"persistentVolumeReclaimPolicy": "Retain",
 			"local":                         object{"path": dir},

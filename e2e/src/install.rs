@@ -38,8 +38,6 @@ pub fn values() -> Value {
     json!({
         "image": { "repository": IMAGE.0, "tag": IMAGE.1, "pullPolicy": "Always" },
         "nodeSelector": { "kubernetes.io/hostname": SAFE_NODE },
-        // The cluster's volumes have this size.
-        "persistence": { "size": "1Gi" },
         // A changed annotation makes a new pod, which pulls the tag again.
         "podAnnotations": { "e2e/installed": jiff::Timestamp::now().to_string() },
     })
