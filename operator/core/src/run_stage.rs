@@ -130,7 +130,7 @@ const READY_WITHOUT_WORKER: SignedDuration = SignedDuration::from_mins(3);
 pub(crate) fn ready_until(row: &RunRecord) -> Option<Timestamp> {
     let attempts = std::iter::once(&row.attempt).chain(&row.past);
     let last = attempts.filter(|it| it.attached_at.is_some()).max_by_key(|it| it.number)?;
-    Some(last.ended_at? + READY_WITHOUT_WORKER)
+    Some(last.ended_at?.checked_add(READY_WITHOUT_WORKER).unwrap_or(Timestamp::MAX))
 }
 
 fn is_held_as_refused(old: &AgentRunStatus) -> bool {
