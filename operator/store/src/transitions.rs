@@ -25,6 +25,7 @@ mod mark_deleted;
 mod put_revision;
 mod record_identity;
 mod record_pod;
+mod record_purge;
 mod record_scheduled;
 mod request_cancel;
 mod reset_budget;
@@ -50,6 +51,7 @@ pub(crate) use mark_deleted::MarkDeleted;
 pub(crate) use put_revision::PutRevision;
 pub(crate) use record_identity::RecordIdentity;
 pub(crate) use record_pod::RecordPod;
+pub(crate) use record_purge::{PurgeRecord, RecordPurge};
 pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
@@ -95,6 +97,8 @@ pub(crate) enum Needs<'a> {
     Call(&'a str),
     /// Nothing more. But no template may be dropped while the rule decides and writes.
     Templates,
+    /// The last row of the run's audit.
+    LastAudit,
 }
 
 /// The rows of one run, read under its lock.
@@ -110,12 +114,29 @@ pub(crate) struct Rows {
     pub call: Option<CallRow>,
     /// Bytes of all open calls, for [`Needs::Call`].
     pub open_calls: i64,
+    /// For [`Needs::LastAudit`].
+    pub last_audit: Option<LastAudit>,
+}
+
+/// The last row of a run's audit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LastAudit {
+    /// Its kind.
+    pub kind: String,
+    /// Whether no anchor names it yet.
+    pub has_moved: bool,
+}
+
+impl LastAudit {
+    /// Selects the columns `kind` and `has_moved`, in both databases. The parameter is the run.
+    pub const SQL: &'static str = "SELECT audit.kind, runs.has_moved FROM runs \
+         JOIN audit ON audit.run = runs.id AND audit.seq = runs.audit_seq WHERE runs.id = $1";
 }
 
 impl Rows {
     /// The rows for a rule that needs [`Needs::Nothing`].
     pub fn new(of_run: RunRows, started: BTreeMap<Policy, i64>) -> Self {
-        Self { of_run, started, boundaries: Vec::new(), call: None, open_calls: 0 }
+        Self { of_run, started, boundaries: Vec::new(), call: None, open_calls: 0, last_audit: None }
     }
 
     /// The attempt that committed this boundary, if it was not read yet.

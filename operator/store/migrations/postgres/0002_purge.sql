@@ -20,44 +20,21 @@ CREATE TRIGGER purges_are_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON pur
 CREATE INDEX runs_to_purge ON runs (coalesce(finish_at, over_at), id)
     WHERE lifecycle IN ('deleted', 'abandoned') AND emptied;
 
--- `Admin::purge`. One step: records the purge, or deletes at most `_limit` rows, those of the audit from the first on.
--- The last step moves the last row of the audit to `purges`. `outcome`: `kept`, `recorded`, `not anchored`, `deleted` or
--- `done`.
-CREATE FUNCTION ds_purge_v1(
-    _run uuid, _before bigint, _limit bigint, _actor text, _reason text, OUT outcome text, OUT touched bigint
-)
+-- Deletes at most `_limit` rows of a run, those of the audit from the first on. `_last`: the last row of its audit, which
+-- records the purge and which an anchor names. The last step moves it to `purges`, and `done` is true. `done` is null if
+-- the run has changed meanwhile; then nothing is deleted.
+CREATE FUNCTION ds_purge_v1(_run uuid, _last bigint, _limit bigint, OUT done boolean, OUT touched bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
-    row_ runs;
     table_ text;
     gone_ bigint;
 BEGIN
     touched := 0;
-    -- Without this right only the second step would fail, and the audit would record purges that do not happen.
-    IF NOT has_table_privilege('runs', 'DELETE') THEN
-        RAISE EXCEPTION 'permission denied for table runs' USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    SELECT * INTO row_ FROM runs
-    WHERE id = _run AND lifecycle IN ('deleted', 'abandoned') AND emptied AND coalesce(finish_at, over_at) < _before
-    FOR UPDATE;
+    PERFORM FROM runs WHERE id = _run AND audit_seq = _last AND NOT has_moved FOR UPDATE;
     IF NOT FOUND THEN
-        outcome := 'kept';
         RETURN;
     END IF;
-    IF NOT EXISTS (SELECT FROM audit WHERE run = _run AND seq = row_.audit_seq AND kind = 'purged') THEN
-        PERFORM ds_audit_v1(_run, 'purged', _actor, jsonb_build_object(
-            'reason', _reason, 'tenant', row_.tenant, 'namespace', row_.namespace, 'name', row_.name,
-            'objectUID', row_.object_uid, 'lifecycle', row_.lifecycle, 'outcome', row_.finish_outcome,
-            'endedAt', coalesce(row_.finish_at, row_.over_at)
-        ), ds_now_v1());
-        outcome := 'recorded';
-        RETURN;
-    ELSIF row_.has_moved THEN
-        outcome := 'not anchored';
-        RETURN;
-    END IF;
-
-    outcome := 'deleted';
+    done := false;
     PERFORM set_config('dalsegno.prunes', 'yes', true);
     FOREACH table_ IN ARRAY ARRAY['boundaries', 'calls', 'attempts'] LOOP
         EXECUTE format(
@@ -68,7 +45,7 @@ BEGIN
     END LOOP;
     DELETE FROM audit
     WHERE run = _run AND seq = ANY (ARRAY(
-        SELECT seq FROM audit WHERE run = _run AND seq < row_.audit_seq ORDER BY seq LIMIT _limit - touched));
+        SELECT seq FROM audit WHERE run = _run AND seq < _last ORDER BY seq LIMIT _limit - touched));
     GET DIAGNOSTICS gone_ = ROW_COUNT;
     touched := touched + gone_;
     IF touched < _limit THEN
@@ -84,7 +61,7 @@ BEGIN
         DELETE FROM data_keys WHERE run = _run;
         DELETE FROM runs WHERE id = _run;
         touched := touched + 1;
-        outcome := 'done';
+        done := true;
     END IF;
     PERFORM set_config('dalsegno.prunes', '', true);
 END

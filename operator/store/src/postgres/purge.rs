@@ -4,9 +4,9 @@ use sqlx::Row as _;
 
 use super::Postgres;
 use super::audit::explain_missing_right;
-use super::row::without_nul;
-use crate::db_error::{DbError, DbResult};
+use crate::db_error::DbResult;
 use crate::pages::PAGE_ROWS;
+use crate::transitions::{PurgeRecord, RecordPurge};
 use dalsegno_model::{EndedRun, ForgottenPurges, Purge, PurgeScope, PurgeStep, RunId};
 
 const RUNS_TO_PURGE: &str = "SELECT id, coalesce(finish_at, over_at) AS ended_at FROM runs \
@@ -14,7 +14,10 @@ const RUNS_TO_PURGE: &str = "SELECT id, coalesce(finish_at, over_at) AS ended_at
        AND (coalesce(finish_at, over_at), id) > ($2, $3) AND ($4::text IS NULL OR namespace = $4) \
      ORDER BY coalesce(finish_at, over_at), id LIMIT $5";
 
-const PURGE: &str = "SELECT * FROM ds_purge_v1($1, $2, $3, $4, $5)";
+/// Fails without the right to delete runs. Otherwise the audit would record purges that cannot happen.
+const CHECK_RIGHT: &str = "DELETE FROM runs WHERE false";
+
+const PURGE: &str = "SELECT * FROM ds_purge_v1($1, $2, $3)";
 
 const FORGET: &str = "SELECT * FROM ds_forget_purges_v1($1, $2)";
 
@@ -38,26 +41,22 @@ impl Postgres {
     }
 
     pub(super) async fn do_purge(&self, purge: &Purge, rows: u32) -> DbResult<PurgeStep> {
-        let Purge { run, before, actor, reason } = purge;
-        let query = sqlx::query(PURGE)
-            .bind(run)
-            .bind(before.as_millisecond())
-            .bind(i64::from(rows))
-            .bind(without_nul(actor))
-            .bind(without_nul(reason));
+        self.pool.all(sqlx::query(CHECK_RIGHT)).await.map_err(explain_missing_right)?;
+        let run = purge.run;
+        let last = match self.transact(run, &RecordPurge(purge.clone())).await? {
+            PurgeRecord::Kept => return Ok(PurgeStep::Kept),
+            PurgeRecord::Recorded => return Ok(PurgeStep::Recorded),
+            PurgeRecord::NotAnchored => return Ok(PurgeStep::NotAnchored),
+            PurgeRecord::Anchored(last) => last,
+        };
+        let query = sqlx::query(PURGE).bind(run).bind(last).bind(i64::from(rows));
         let row = self.pool.one(query).await.map_err(explain_missing_right)?;
         let rows = row.try_get::<i64, _>("touched")?.unsigned_abs();
-        match row.try_get("outcome")? {
-            "kept" => Ok(PurgeStep::Kept),
-            "recorded" => Ok(PurgeStep::Recorded),
-            "not anchored" => Ok(PurgeStep::NotAnchored),
-            "deleted" => Ok(PurgeStep::Deleted { rows, done: false }),
-            "done" => {
-                self.keys.forget(*run);
-                Ok(PurgeStep::Deleted { rows, done: true })
-            }
-            other => Err(DbError::Corrupt(format!("a purge ended with {other}"))),
+        let Some(done) = row.try_get("done")? else { return Ok(PurgeStep::Kept) };
+        if done {
+            self.keys.forget(run);
         }
+        Ok(PurgeStep::Deleted { rows, done })
     }
 
     pub(super) async fn do_forget_purges(&self, after: RunId) -> DbResult<ForgottenPurges> {

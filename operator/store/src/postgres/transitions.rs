@@ -27,7 +27,7 @@ use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
     LiveBoundary, RunRow, Value, record_sql,
 };
-use crate::transitions::{AuditEntry, Decision, Needs, Rows, Transition, WriteSet};
+use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Postgres {
@@ -80,7 +80,7 @@ impl Postgres {
         let record = record_sql(&format!("r.id = '{run}'"), NOW);
         let templates = match needs {
             Needs::Templates => LOCK_TEMPLATES,
-            Needs::Nothing | Needs::BoundariesFrom(_) | Needs::Call(_) => "",
+            Needs::Nothing | Needs::BoundariesFrom(_) | Needs::Call(_) | Needs::LastAudit => "",
         };
         let sql = format!(
             "SELECT FROM runs WHERE id = '{run}' FOR UPDATE; {record}; \
@@ -129,6 +129,13 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
             let row = found.first().ok_or_else(|| DbError::Corrupt("a locked run does not exist".into()))?;
             rows.open_calls = Column::read(row, "open_calls")?;
             rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;
+        }
+        Needs::LastAudit => {
+            let found = transaction.all(sqlx::query(LastAudit::SQL).bind(run)).await?;
+            let last = |row: &PgRow| -> DbResult<_> {
+                Ok(LastAudit { kind: row.try_get("kind")?, has_moved: row.try_get("has_moved")? })
+            };
+            rows.last_audit = found.first().map(last).transpose()?;
         }
     }
     Ok(())

@@ -1,25 +1,18 @@
 //! Statements that delete runs that ended long ago, in steps.
 
-use serde_json::json;
 use sqlx::{Row as _, SqliteConnection};
 
-use super::audit::append;
-use super::row::RunRow;
+use super::transitions::transact;
 use crate::db_error::DbResult;
 use crate::pages::PAGE_ROWS;
-use crate::transitions::AuditEvent;
-use dalsegno_model::audit::kind;
-use dalsegno_model::{EndedRun, ForgottenPurges, Lifecycle, Purge, PurgeScope, PurgeStep, RunId};
+use crate::transitions::{PurgeRecord, RecordPurge};
+use dalsegno_model::{EndedRun, ForgottenPurges, Purge, PurgeScope, PurgeStep, RunId};
 
 const RUNS_TO_PURGE: &str = "SELECT id, coalesce(finish_at, over_at) AS ended_at \
      FROM runs INDEXED BY runs_to_purge \
      WHERE lifecycle IN ('deleted', 'abandoned') AND emptied AND coalesce(finish_at, over_at) < ?1 \
        AND (coalesce(finish_at, over_at), id) > (?2, ?3) AND (?4 IS NULL OR namespace = ?4) \
      ORDER BY coalesce(finish_at, over_at), id LIMIT ?5";
-
-const IS_RECORDED: &str = "SELECT EXISTS (SELECT 1 FROM audit WHERE run = ? AND seq = ? AND kind = 'purged')";
-
-const HAS_MOVED: &str = "SELECT has_moved FROM runs WHERE id = ?";
 
 /// Deletes at most `?2` rows of the run `?1`; of its audit (the last) from the first row on and those before row `?3`.
 const STEPS: [&str; 4] = [
@@ -67,13 +60,6 @@ pub(super) async fn runs_to_purge(
         .collect()
 }
 
-/// Whether the run may be purged.
-fn may_be_purged(row: &RunRow, purge: &Purge) -> bool {
-    let is_over = matches!(row.lifecycle.0, Lifecycle::Deleted | Lifecycle::Abandoned);
-    let ended_at = row.finish_at.or(row.over_at);
-    is_over && row.emptied && ended_at.is_some_and(|at| at < purge.before.as_millisecond())
-}
-
 /// Records the purge, or deletes at most `rows` rows.
 pub(super) async fn purge(
     conn: &mut SqliteConnection,
@@ -82,23 +68,12 @@ pub(super) async fn purge(
     rows: u32,
 ) -> DbResult<PurgeStep> {
     let run = purge.run;
-    let row = RunRow::load(conn, run).await?;
-    let Some(mut row) = row.filter(|row| may_be_purged(row, &purge)) else { return Ok(PurgeStep::Kept) };
-    let query = sqlx::query_scalar(IS_RECORDED).bind(run).bind(row.audit_seq);
-    if !query.fetch_one(&mut *conn).await? {
-        let detail = json!({
-            "reason": purge.reason, "tenant": row.tenant, "namespace": row.namespace, "name": row.name,
-            "objectUID": row.object_uid, "lifecycle": row.lifecycle.0,
-            "outcome": row.finish_outcome.map(|outcome| outcome.0), "endedAt": row.finish_at.or(row.over_at),
-        });
-        append(conn, &mut row, now, AuditEvent { kind: kind::PURGED, actor: &purge.actor, detail }).await?;
-        row.save(conn).await?;
-        return Ok(PurgeStep::Recorded);
-    }
-    if sqlx::query_scalar(HAS_MOVED).bind(run).fetch_one(&mut *conn).await? {
-        return Ok(PurgeStep::NotAnchored);
-    }
-    let last = row.audit_seq;
+    let last = match transact(conn, now, run, RecordPurge(purge)).await? {
+        PurgeRecord::Kept => return Ok(PurgeStep::Kept),
+        PurgeRecord::Recorded => return Ok(PurgeStep::Recorded),
+        PurgeRecord::NotAnchored => return Ok(PurgeStep::NotAnchored),
+        PurgeRecord::Anchored(last) => last,
+    };
     sqlx::query("INSERT INTO audit_prunes (run, to_seq) VALUES (?, ?)")
         .bind(run)
         .bind(last)

@@ -11,7 +11,7 @@ use super::read::run_rows;
 use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
-use crate::transitions::{AuditEntry, Decision, Needs, Rows, Transition, WriteSet};
+use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Sqlite {
@@ -70,6 +70,11 @@ pub(super) async fn transact<T: Transition>(
         Needs::Call(id) => {
             rows.call = CallRow::load(conn, run, id).await?;
             rows.open_calls = open_calls::bytes(conn, &rows.of_run.run).await?;
+        }
+        Needs::LastAudit => {
+            let last: Option<(String, bool)> =
+                sqlx::query_as(LastAudit::SQL).bind(run).fetch_optional(&mut *conn).await?;
+            rows.last_audit = last.map(|(kind, has_moved)| LastAudit { kind, has_moved });
         }
     }
     let Decision { write, answer } = rule.decide(rows)?;
