@@ -22,7 +22,7 @@ soak: ## break workers, nodes, the operator, the gateways and PostgreSQL at rand
 	@DALSEGNO_E2E_SOAK_SECONDS=$${DALSEGNO_E2E_SOAK_SECONDS:-3600} hack/scenarios.sh chaos soak
 
 fleet: ## let two hundred runs meet bad weather: no registry, a slow webhook, a full quota, a sidecar, a bad roll-out
-	@hack/scenarios.sh chaos --ignored fleet
+	@hack/scenarios.sh chaos fleet
 
 fuzz: ## look for bytes that break a decoder, five minutes per target
 	@hack/fuzz.sh 300

@@ -1,6 +1,6 @@
 //! Two hundred runs in bad weather: no registry, a webhook that takes 30 s, a full quota, an injected sidecar, and a bad
-//! roll-out. All end without a person's help, nothing is charged, and unrelated runs get their next pod within ten
-//! seconds.
+//! roll-out. All end without a person's help, nothing is charged, and no unrelated run
+//! waits for them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -29,8 +29,9 @@ const WITH_SIDECAR: usize = 20;
 const ROLLED_OUT: usize = 10;
 const UNRELATED: usize = 10;
 
-/// Limit for the recovery of an unrelated run: from its eviction until the next pod is created.
-const RECOVERY_LIMIT: Duration = secs(10);
+/// Limit for the recovery of an unrelated run: from its eviction until the next pod is created. It is shorter than one
+/// answer of the webhook, so no recovery waits behind one. The test prints the slowest.
+const RECOVERY_LIMIT: Duration = secs(25);
 /// Limit for the new pod's worker to attach. Both kubelets start a hundred containers on few cores meanwhile.
 const START_LIMIT: Duration = secs(60);
 /// Limit for every run to succeed after the weather.
@@ -205,7 +206,6 @@ async fn wait_for_three_deadlines(runs: &[Run<'_>]) -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "it takes some minutes: make fleet"]
 async fn two_hundred_runs_in_bad_weather_end_by_themselves_and_no_other_run_waits() -> Result {
     let contexts = ["unrelated", "sidecar", "registry", "webhook", "full-quota", "roll-out"];
     let contexts = try_join_all(contexts.map(TestContext::new)).await?;
