@@ -257,10 +257,11 @@ impl ConditionsBuilder<'_> {
     /// Whether a worker has attached under this generation of the spec. From then on the run is recovering, and no
     /// longer reconciling the spec.
     fn was_attached(&self, row: &RunRecord) -> bool {
-        let reconciling_since = self.before(ConditionType::Reconciling).map(|it| it.last_transition_time.0);
-        let mut attached = attempts(row).filter_map(|it| it.attached_at);
-        self.old.observed_generation == self.generation
-            && attached.any(|at| reconciling_since.is_none_or(|since| at >= since))
+        let since = self.before(ConditionType::Reconciling).map(|it| it.last_transition_time.0);
+        // A generation that was not observed yet is reconciled from now on. The store's clock may be ahead of this one.
+        let is_new = self.old.observed_generation != self.generation;
+        let since = since.or_else(|| is_new.then_some(time(self.now).0));
+        attempts(row).filter_map(|it| it.attached_at).any(|at| since.is_none_or(|since| at >= since))
     }
 
     fn is_same_attempt(&self, row: &RunRecord) -> bool {

@@ -212,6 +212,15 @@ fn the_start_time_is_that_of_the_first_attach_and_does_not_change() {
 }
 
 #[test]
+fn a_status_does_not_change_if_a_worker_attached_ahead_of_the_operators_clock() {
+    let mut given = backing_off(attached());
+    given.run.status = None;
+    given.row.past[0].attached_at = Some(ago(-5));
+    let status = given.decide().status;
+    assert_eq!(given.status_written().decide().status, status);
+}
+
+#[test]
 fn an_output_is_written_once_even_if_the_api_server_spells_it_differently() {
     let mut given = run().attached(1).head(7).finished(RunOutcome::Succeeded, 60).status_written();
     assert_eq!(given.decide().status.result.unwrap().output, Some(json!({ "answer": 1.0 })));
