@@ -103,17 +103,27 @@ func (c *Cluster) restartKubelet(n Node) error {
 	return c.startKubelet(n)
 }
 
+// kubeletStarts is how often awaitNodes starts a kubelet that has ended.
+const kubeletStarts = 30
+
 // awaitNodes waits up to 60 s until the API server reports all nodes as Ready with a
-// lease renewed after the given time. A status from before that time may be outdated.
+// lease renewed after the given time. A status from before that time may be outdated. A
+// kubelet that has ended is started again, as a machine's init system does: it ends if
+// containerd still restores the containers from before a power loss.
 func (c *Cluster) awaitNodes(nodes []Node, since time.Time) error {
 	a, err := c.api()
 	if err != nil {
 		return err
 	}
+	starts := map[string]int{}
 	return waitFor(60*time.Second, "nodes to be Ready", func() (bool, error) {
 		for _, n := range nodes {
 			if _, ok := c.running(n.Name + ".kubelet"); !ok {
-				return false, fmt.Errorf("the kubelet of %s has ended; the end of its log:\n%s", n.Name, c.logTail(n.Name+".kubelet"))
+				if starts[n.Name]++; starts[n.Name] > kubeletStarts {
+					return false, fmt.Errorf("the kubelet of %s has ended; the end of its log:\n%s", n.Name, c.logTail(n.Name+".kubelet"))
+				}
+				time.Sleep(200 * time.Millisecond)
+				return false, c.startKubelet(n)
 			}
 			renewed, err := a.leaseRenewed(n)
 			if err != nil || !renewed.After(since) {
