@@ -157,7 +157,7 @@ fi
 take_down || failed=$((failed + 1))
 
 step 'The twenty slowest tests'
-sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 s  \1/p' "$logs"/*.log | sort -rn | sed 20q
+sed -nE 's/^test (.*) \.\.\. [a-zA-Z]+ <([0-9.]+)s>$/\2 s  \1/p' "$logs"/*.log | sort -rn | sed -n 1,20p
 
 step "Summary after $((SECONDS - began)) s"
 cat "$logs/summary"

@@ -61,10 +61,11 @@ async fn a_commit_to_a_run_that_has_moved_already_is_a_hot_update() {
         updates.push((after.0 - before.0, after.1 - before.1));
     }
     let [(without, hot), (with, with_hot)] = *updates else { panic!("{updates:?}") };
-    assert!(without >= 20 && without == hot, "{without} updates, {hot} of them HOT");
-    // Each anchor costs two that are not: it resets the mark, and the next commit sets it. Those leave dead rows, so now
-    // and then a page is full.
-    assert!(with >= 30 && with - with_hot <= 22, "{with} updates, {with_hot} of them HOT");
+    // Now and then a page is full and could not be pruned, and an update goes to another page. If a column that each
+    // commit changes were in an index, no update would be HOT.
+    assert!(without >= 20 && without - hot <= 5, "{without} updates, {hot} of them HOT");
+    // Each of the ten anchors costs two that are not: it resets the mark, and the next commit sets it.
+    assert!(with >= 30 && with - with_hot <= 25, "{with} updates, {with_hot} of them HOT");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
