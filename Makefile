@@ -1,7 +1,7 @@
 # The commands that people type. CI runs `make test`. Anything longer than a line is a script in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash soak fleet fuzz tamper bench lint generate images cluster cluster-down
+.PHONY: help demo test crash soak upgrade fleet fuzz tamper bench lint generate images cluster cluster-down
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,9 @@ crash: ## let the operator die before and after every step of a recovery, for ea
 
 soak: ## break workers, nodes, the operator, the gateways and PostgreSQL at random for an hour, and check every run
 	@DALSEGNO_E2E_SOAK_SECONDS=$${DALSEGNO_E2E_SOAK_SECONDS:-3600} hack/scenarios.sh chaos soak
+
+upgrade: ## upgrade from the previous version and roll back while runs are active, on both stores
+	@hack/scenarios.sh chaos upgrade
 
 fleet: ## let two hundred runs meet bad weather: no registry, a slow webhook, a full quota, a sidecar, a bad roll-out
 	@hack/scenarios.sh chaos fleet

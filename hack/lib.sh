@@ -16,6 +16,12 @@ PROGRAMS=$TARGET_DIR/x86_64-unknown-linux-gnu/debug
 export DALSEGNO_CLUSTER_BIN=$DALSEGNO_CLUSTER_DIR/bin/cluster
 export DALSEGNO_E2E_AGENT=$TARGET_DIR/images/dalsegno-e2e-agent/e2e-agent
 
+# The previous version, for the test of upgrades. Nothing is released yet, so it is a commit: the last one whose schema has
+# one migration. There is no way back to an older program, which refuses a newer schema.
+PREVIOUS_VERSION=bf84e64d
+export DALSEGNO_E2E_PREVIOUS_CHART=$TARGET_DIR/previous/source/charts/dalsegno
+has_previous() { git cat-file -e "$PREVIOUS_VERSION^{commit}" 2>/dev/null; }
+
 if [[ -t 1 ]]; then BOLD=$'\e[1m' DIM=$'\e[2m' GREEN=$'\e[32m' RED=$'\e[31m' PLAIN=$'\e[0m'; else BOLD='' DIM='' GREEN='' RED='' PLAIN=''; fi
 
 step() { printf '\n%s%s%s\n' "$BOLD" "$*" "$PLAIN"; }

@@ -16,6 +16,7 @@ use_cluster
 step 'Building everything'
 cargo build --locked --workspace --lib --bins --tests
 SKIP_BUILD=1 hack/images.sh
+[[ $target != chaos ]] || hack/previous.sh
 step 'Installing what the tests need'
 "$PROGRAMS/e2e-setup"
 cargo test --locked --workspace --test "$target" -- --test-threads="$threads" "$@"

@@ -1,5 +1,6 @@
 //! Installs what the tests need in the cluster: one Helm release of Dal Segno, and the ledger.
 
+use anyhow::Context;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Service;
 use kube::Client;
@@ -23,43 +24,68 @@ pub const LEDGER_PORT: u16 = 8090;
 /// The image of the ledger: the Rust example's image contains it.
 const LEDGER_IMAGE: &str = "registry.dalsegno.test/dalsegno-example-rust:dev";
 
-/// Repository and tag of the operator's image.
-const IMAGE: (&str, &str) = ("registry.dalsegno.test/dalsegno", "dev");
+/// Repository of the operator's image.
+const IMAGE: &str = "registry.dalsegno.test/dalsegno";
+
+/// The environment variable with the path of the previous version's chart, which `hack/previous.sh` prints.
+const PREVIOUS_CHART: &str = "DALSEGNO_E2E_PREVIOUS_CHART";
+
+/// A version of Dal Segno: its chart, and the tag of its image.
+pub struct Version {
+    chart: String,
+    tag: &'static str,
+}
+
+impl Version {
+    /// The version of this checkout.
+    pub fn current() -> Self {
+        Self { chart: format!("{}/../charts/dalsegno", env!("CARGO_MANIFEST_DIR")), tag: "dev" }
+    }
+
+    /// The version before. Fails if [`PREVIOUS_CHART`] is not set.
+    pub fn previous() -> Result<Self> {
+        let chart = std::env::var(PREVIOUS_CHART).with_context(|| {
+            format!("{PREVIOUS_CHART} is not set: it names the chart that hack/previous.sh prints")
+        })?;
+        Ok(Self { chart, tag: "previous" })
+    }
+
+    /// The command line of `helm upgrade --install --wait` with these values.
+    pub fn helm_command(&self, values: &Value) -> Vec<String> {
+        let mut values = values.clone();
+        objects::merge(&mut values, &json!({ "image": { "tag": self.tag } }));
+        let release = ["helm", "upgrade", "--install", RELEASE, &self.chart, "--namespace", NAMESPACE];
+        let wait = ["--create-namespace", "--wait", "--timeout", "100s"];
+        let mut command: Vec<String> =
+            [&release[..], &wait].concat().into_iter().map(str::to_owned).collect();
+        for (key, value) in values.as_object().into_iter().flatten() {
+            command.extend(["--set-json".to_owned(), format!("{key}={value}")]);
+        }
+        command
+    }
+
+    /// Installs this version, or changes the release to it, and waits until it is ready.
+    pub async fn install(&self, client: &Client, values: &Value) -> Result {
+        process::run_command(&self.helm_command(values)).await?;
+        Operator::new(client).wait_for_rollout().await
+    }
+}
 
 /// Installs or upgrades the release and the ledger, and waits until both are ready. It can be called again at any time.
 pub async fn set_up(client: &Client) -> Result {
-    let values = values();
-    let (release, ledger) = tokio::join!(helm_upgrade(client, &values), install_ledger(client));
+    let (version, values) = (Version::current(), values());
+    let (release, ledger) = tokio::join!(version.install(client, &values), install_ledger(client));
     release.and(ledger)
 }
 
 /// The values of the release: the embedded store, on the node that no test breaks.
 pub fn values() -> Value {
     json!({
-        "image": { "repository": IMAGE.0, "tag": IMAGE.1, "pullPolicy": "Always" },
+        "image": { "repository": IMAGE, "pullPolicy": "Always" },
         "nodeSelector": { "kubernetes.io/hostname": SAFE_NODE },
         // A changed annotation makes a new pod, which pulls the tag again.
         "podAnnotations": { "e2e/installed": jiff::Timestamp::now().to_string() },
     })
-}
-
-/// `helm upgrade --install --wait` with these values.
-pub async fn helm_upgrade(client: &Client, values: &Value) -> Result {
-    process::run_command(&helm_command(values)).await?;
-    Operator::new(client).wait_for_rollout().await
-}
-
-/// The command line of `helm upgrade --install --wait` with these values.
-pub fn helm_command(values: &Value) -> Vec<String> {
-    let chart = format!("{}/../charts/dalsegno", env!("CARGO_MANIFEST_DIR"));
-    let fixed =
-        ["helm", "upgrade", "--install", RELEASE, &chart, "--namespace", NAMESPACE, "--create-namespace"];
-    let wait = ["--wait", "--timeout", "100s"];
-    let mut command: Vec<String> = [&fixed[..], &wait].concat().into_iter().map(str::to_owned).collect();
-    for (key, value) in values.as_object().into_iter().flatten() {
-        command.extend(["--set-json".to_owned(), format!("{key}={value}")]);
-    }
-    command
 }
 
 async fn install_ledger(client: &Client) -> Result {

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use serde_json::json;
 
+use crate::install::Version;
 use crate::operator::{NAMESPACE, RELEASE};
 use crate::process::{self, UndoGuard};
 use crate::test_context::config;
@@ -55,6 +56,11 @@ impl Postgres {
     /// Starts an empty server and installs the release with it, with this number of operators and the chart's two
     /// gateways, so that the requests of a worker may go to either of them.
     pub async fn install(client: &Client, operators: u32) -> Result<Self> {
+        Self::install_version(client, operators, &Version::current()).await
+    }
+
+    /// Like [`Self::install`], with a version.
+    pub async fn install_version(client: &Client, operators: u32, version: &Version) -> Result<Self> {
         let config = config().await?;
         // The machine's address in the cluster's network, at which pods also reach the API server.
         let host = config.cluster_url.host().context("a cluster without an address")?;
@@ -66,15 +72,8 @@ impl Postgres {
         let ca = std::fs::read_to_string(data.join("ca.crt"))?;
         put_secret(client, SECRET, json!({ "dsn": dsn, "ca.crt": ca })).await?;
         put_secret(client, KEYS, json!({ "k1": KEY })).await?;
-        let mut values = install::values();
-        let postgres_values = json!({
-            "postgres": { "existingSecret": { "name": SECRET }, "caSecret": { "name": SECRET } },
-            "encryption": { "existingSecret": KEYS },
-            "operator": { "replicas": operators },
-        });
-        objects::merge(&mut values, &postgres_values);
         let release = UndoGuard::new(reinstall_embedded_command());
-        install::helm_upgrade(client, &values).await?;
+        version.install(client, &values(operators)).await?;
         Operator::named(client, GATEWAY).wait_for_rollout().await?;
         Ok(Self { client: client.clone(), data, release, server, files, _watcher: watcher })
     }
@@ -102,6 +101,18 @@ impl Postgres {
     }
 }
 
+/// The values of a release with the server and this number of operators.
+pub fn values(operators: u32) -> serde_json::Value {
+    let mut values = install::values();
+    let postgres_values = json!({
+        "postgres": { "existingSecret": { "name": SECRET }, "caSecret": { "name": SECRET } },
+        "encryption": { "existingSecret": KEYS },
+        "operator": { "replicas": operators },
+    });
+    objects::merge(&mut values, &postgres_values);
+    values
+}
+
 /// Creates or replaces a Secret in the release's namespace.
 async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Result {
     let secret = json!({ "metadata": { "name": name }, "stringData": data });
@@ -118,7 +129,7 @@ async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Res
 /// Deployment that changes its strategy in the middle of a rollout gets stuck.
 fn reinstall_embedded_command() -> Vec<String> {
     let quoted: Vec<String> =
-        install::helm_command(&install::values()).iter().map(|word| format!("'{word}'")).collect();
+        Version::current().helm_command(&install::values()).iter().map(|word| format!("'{word}'")).collect();
     let deployments = format!("{RELEASE} {GATEWAY}");
     let remove = format!("kubectl delete deployment -n {NAMESPACE} {deployments} --ignore-not-found --wait");
     ["sh".to_owned(), "-c".to_owned(), format!("{remove} && {}", quoted.join(" "))].into()

@@ -11,3 +11,4 @@ mod postgres;
 mod prior_run;
 mod release;
 mod soak;
+mod upgrade;

@@ -1,5 +1,6 @@
 //! The Helm release is uninstalled while runs are active, and installed again.
 
+use dalsegno_e2e::install::Version;
 use dalsegno_e2e::operator::{NAMESPACE, RELEASE};
 use dalsegno_e2e::process::{self, UndoGuard};
 use dalsegno_e2e::wait::{eventually, secs};
@@ -29,7 +30,7 @@ async fn after_an_uninstall_pods_and_namespaces_can_be_deleted_and_a_new_install
         one.wait_for_turn(3).await?;
     }
     let command = finalizer_command_of_notes().await?;
-    let reinstall = UndoGuard::new(install::helm_command(&install::values()));
+    let reinstall = UndoGuard::new(Version::current().helm_command(&install::values()));
     process::run("helm", ["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"]).await?;
 
     moved.evict().await?;

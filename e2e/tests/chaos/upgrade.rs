@@ -1,0 +1,103 @@
+//! Dal Segno is upgraded and rolled back while runs are active. Both versions use the same store.
+
+use dalsegno_e2e::install::{self, Version};
+use dalsegno_e2e::operator::{NAMESPACE, RELEASE};
+use dalsegno_e2e::postgres::{self, Postgres};
+use dalsegno_e2e::process::{self, UndoGuard};
+use dalsegno_e2e::wait::secs;
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext};
+use serde_json::{Value, json};
+
+use crate::healthy::Healthy;
+
+/// The turns of the runs: one second each, longer than the three changes take.
+const TURNS: i32 = 100;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_on_the_embedded_store_survive_an_upgrade_and_a_rollback() -> Result {
+    let ctx = TestContext::new("upgrade").await?;
+    let current = UndoGuard::new(Version::current().helm_command(&install::values()));
+    // The previous version shall create the database itself.
+    process::run("helm", ["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"]).await?;
+    process::kubectl(["delete", "persistentvolumeclaim", RELEASE, "--namespace", NAMESPACE]).await?;
+    Version::previous()?.install(&ctx.client, &install::values()).await?;
+
+    let runs = Upgraded::start(&ctx).await?;
+    runs.upgrade_and_roll_back(&install::values()).await?;
+    current.undo().await?;
+    ctx.operator.wait_for_rollout().await?;
+    runs.expect_success().await?;
+    ctx.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_on_postgresql_survive_an_upgrade_and_a_rollback() -> Result {
+    let ctx = TestContext::new("upgrade-postgres").await?;
+    let postgres = Postgres::install_version(&ctx.client, 2, &Version::previous()?).await?;
+    let runs = Upgraded::start(&ctx).await?;
+    runs.upgrade_and_roll_back(&postgres::values(2)).await?;
+    Version::current().install(&ctx.client, &postgres::values(2)).await?;
+    runs.expect_success().await?;
+    ctx.end().await?;
+    postgres.remove().await
+}
+
+/// Runs that were started under the previous version.
+struct Upgraded<'c> {
+    ctx: &'c TestContext,
+    /// They make their turns and lose no pod.
+    healthy: Healthy<'c>,
+    /// It loses a pod under each version.
+    evicted: Run<'c>,
+}
+
+impl<'c> Upgraded<'c> {
+    async fn start(ctx: &'c TestContext) -> Result<Self> {
+        let healthy = Healthy::start(ctx, TURNS).await?;
+        let script = json!({ "turns": TURNS, "turnSeconds": 1, "onTerm": "exit143" });
+        let evicted = ctx.start("evicted", &Agent::new(script)).await?;
+        evicted.wait_for_turn(2).await?;
+        Ok(Self { ctx, healthy, evicted })
+    }
+
+    /// Upgrades to the current version and rolls back. Under each version a run of the other one loses its pod.
+    async fn upgrade_and_roll_back(&self, values: &Value) -> Result {
+        self.evict().await?;
+        Version::current().install(&self.ctx.client, values).await?;
+        self.evict().await?;
+        let started = self.ctx.start("new", &Agent::new(json!({ "turns": 20, "turnSeconds": 1 }))).await?;
+        started.wait_for_turn(2).await?;
+        let rollback = ["rollback", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "100s"];
+        process::run("helm", rollback).await?;
+        self.ctx.operator.wait_for_rollout().await?;
+        self.evict().await?;
+        started.evict().await?;
+        let status = started.wait_for_success().await?;
+        assert_eq!(status.attempt().number, 2, "{:?}", status.recovery());
+        started.expect_nothing_lost_or_repeated(20).await?;
+        self.healthy.expect_first_attempts().await
+    }
+
+    /// Evicts the pod of a run, and waits until another one has made a turn.
+    async fn evict(&self) -> Result {
+        let before = self.evicted.status().await?.attempt().number;
+        self.evicted.evict().await?;
+        self.evicted.wait_for_attempt(before + 1, secs(30)).await?;
+        let turn = self.ctx.ledger.highest_turn(&self.evicted.key()).await?;
+        self.evicted.wait_for_turn(turn + 1).await
+    }
+
+    /// Checks that every run succeeds, that the evictions are all that was counted, and that the audit is unbroken.
+    async fn expect_success(&self) -> Result {
+        self.healthy.expect_success().await?;
+        let status = self.evicted.wait_for_success().await?;
+        let recovery = status.recovery();
+        let counted = (status.attempt().number, recovery.recovery_attempts, recovery.disruptions);
+        assert_eq!(counted, (4, 0, 3), "{recovery:?}");
+        self.evicted.expect_nothing_lost_or_repeated(TURNS).await?;
+        let operator = format!("deployment/{RELEASE}");
+        let verify = ["exec", "--namespace", NAMESPACE, &operator, "--", "/dalsegno", "audit", "verify"];
+        println!("{}", process::kubectl(verify).await?);
+        Ok(())
+    }
+}
