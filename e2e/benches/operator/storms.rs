@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dalsegno_e2e::audit::Entry;
 use dalsegno_e2e::wait::secs;
-use dalsegno_e2e::{AuditLog, Result, Worker};
+use dalsegno_e2e::{AuditLog, Result, Worker, worker};
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
@@ -21,6 +21,8 @@ use crate::scale::{Processes, THOUSAND};
 
 /// Workers that commit one turn after the other during the attaches.
 const COMMITTERS: usize = 16;
+/// The pause before a commit is sent again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How long their commits are measured before the attaches.
 const BEFORE: Duration = secs(10);
 /// Limit for every replacement pod of a storm to be created.
@@ -100,8 +102,16 @@ async fn commit_until(worker: &Worker, stop: &AtomicBool) -> Result<Vec<(Instant
             break;
         }
         let began = Instant::now();
-        let answer = worker.commit(turn, json!({ "turn": turn })).await?;
-        anyhow::ensure!(answer.status == 200, "a commit was refused: {answer:?}");
+        // As the SDKs do it: the same bytes again, until there is an answer. All tries together are one commit.
+        let body = worker::commit(json!({ "turn": turn }));
+        loop {
+            let answer = worker.post(&format!("turns/{turn}"), body.clone()).await?;
+            match answer.status {
+                200 => break,
+                503 => sleep(RETRY_PAUSE).await,
+                _ => anyhow::bail!("a commit was refused: {answer:?}"),
+            }
+        }
         commits.push((Instant::now(), began.elapsed()));
     }
     Ok(commits)

@@ -20,6 +20,10 @@ use crate::limits::shared_limit::{Maximum, SharedLimit};
 use crate::limits::state_reads::{StateReadBudget, StateReadLimiter};
 use crate::metrics::Metrics;
 
+/// Workers that attach have this part of the calls that may wait for the store: a thousand new pods must not keep those
+/// of the others from committing.
+const ATTACH_SHARE: usize = 8;
+
 /// Runs whose current worker is remembered.
 const CURRENT_WORKERS: usize = 16_384;
 
@@ -47,6 +51,8 @@ pub struct Shared {
     pub(crate) worker_calls: SharedLimit,
     /// Calls that may wait for the store.
     pub(crate) store_calls: Semaphore,
+    /// Store calls of workers that attach.
+    pub(crate) attach_calls: Semaphore,
     pub(crate) exports: SharedLimit,
     /// Limits reads for inspection, and for snapshots.
     pub(crate) inspection_reads: StateReadLimiter,
@@ -89,6 +95,7 @@ impl Gateway {
             user_calls: limit(config.max_user_calls, config.max_user_calls / 2),
             worker_calls: limit(usize::MAX, config.max_calls_per_run),
             store_calls: Semaphore::new(config.max_store_calls),
+            attach_calls: Semaphore::new((config.max_store_calls / ATTACH_SHARE).max(1)),
             exports: limit(config.max_exports, 1),
             inspection_reads: StateReadLimiter::new(config.store_timeout),
             resume_reads: StateReadLimiter::new(config.store_timeout),

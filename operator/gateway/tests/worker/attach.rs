@@ -276,3 +276,32 @@ async fn an_unsent_attach_response_is_charged_to_the_response_bytes() {
     drop(held);
     assert_eq!(ctx.attach("pod-2", SECOND).await.ok()["unsettledCalls"][0]["id"], "pay");
 }
+
+#[tokio::test]
+async fn many_attaches_leave_room_for_the_calls_of_other_workers() {
+    let ctx = TestContext::attached().await;
+    let ctx = ctx.with_config(Config { max_store_calls: 16, max_calls_per_run: 64, ..test_config() });
+    ctx.store.set(Fault::Hangs);
+    let waiting = || ctx.store.waiting.load(Ordering::SeqCst);
+    let attaches = futures::future::join_all((0..40).map(|_| ctx.attach("pod-1", INSTANCE)));
+    let commit = async {
+        while waiting() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(waiting(), 2, "an eighth of the calls");
+        let commit = ctx.post("turns/1", commit(1, "1"));
+        let release = async {
+            while waiting() < 3 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            ctx.store.set(Fault::None);
+        };
+        tokio::join!(commit, release).0
+    };
+    let (attached, committed) = tokio::join!(attaches, commit);
+    committed.ok();
+    for answer in attached {
+        answer.ok();
+    }
+}
