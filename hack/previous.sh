@@ -12,13 +12,17 @@ if [[ $(cat "$previous/commit" 2>/dev/null) != "$PREVIOUS_VERSION" ]]; then
     rm -rf "$previous"
     mkdir -p "$previous/source" "$previous/image"
     git archive "$PREVIOUS_VERSION" | tar -x -C "$previous/source"
-    # The target is shared, so that only the project's own crates are compiled. With `--workspace` and a test, cargo
-    # chooses the features with which the other crates were built.
-    build=(cargo build --locked --workspace --bin dalsegno --test generated)
-    CARGO_TARGET_DIR=$TARGET_DIR "${build[@]}" --manifest-path "$previous/source/Cargo.toml"
-    strip -o "$previous/image/dalsegno" "$PROGRAMS/dalsegno"
-    # The program of this version has the same path.
-    "${build[@]}"
+    # The libraries of others are those of this version's build. `--workspace` with a test chooses the same features for
+    # them. All own files are removed, so that no build writes into a file of the other one.
+    for part in debug x86_64-unknown-linux-gnu/debug; do
+        mkdir -p "$previous/target/$part"
+        cp --archive --link "$TARGET_DIR/$part/"{.fingerprint,build,deps} "$previous/target/$part"
+    done
+    find "$previous/target" \( -name '*dalsegno*' -o -name 'generated-*' \) -prune -exec rm -r {} +
+    CARGO_TARGET_DIR=$previous/target cargo build --locked --workspace --bin dalsegno --test generated \
+        --manifest-path "$previous/source/Cargo.toml"
+    strip -o "$previous/image/dalsegno" "$previous/target/${PROGRAMS#"$TARGET_DIR/"}/dalsegno"
+    rm -rf "$previous/target"
     install -D -m 644 -t "$previous/image/etc/ssl/certs" /etc/ssl/certs/ca-certificates.crt
     echo "$PREVIOUS_VERSION" >"$previous/commit"
 fi
