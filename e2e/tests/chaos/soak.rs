@@ -27,7 +27,7 @@ const SECONDS: &str = "DALSEGNO_E2E_SOAK_SECONDS";
 const SEED: &str = "DALSEGNO_SEED";
 
 /// The time of the faults without [`SECONDS`].
-const SLICE: Duration = secs(90);
+const SLICE: Duration = secs(180);
 
 /// Lanes. Each starts one run after the other.
 const LANES: usize = 10;

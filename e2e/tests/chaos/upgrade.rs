@@ -65,16 +65,16 @@ impl<'c> Upgraded<'c> {
         self.evict().await?;
         Version::current().install(&self.ctx.client, values).await?;
         self.evict().await?;
-        let started = self.ctx.start("new", &Agent::new(json!({ "turns": 20, "turnSeconds": 1 }))).await?;
+        let started = self.ctx.start("new", &Agent::new(json!({ "turns": 45, "turnSeconds": 1 }))).await?;
         started.wait_for_turn(2).await?;
         let rollback = ["rollback", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "100s"];
         process::run("helm", rollback).await?;
         self.ctx.operator.wait_for_rollout().await?;
-        self.evict().await?;
         started.evict().await?;
+        self.evict().await?;
         let status = started.wait_for_success().await?;
         assert_eq!(status.attempt().number, 2, "{:?}", status.recovery());
-        started.expect_nothing_lost_or_repeated(20).await?;
+        started.expect_nothing_lost_or_repeated(45).await?;
         self.healthy.expect_first_attempts().await
     }
 
