@@ -56,11 +56,15 @@ impl Postgres {
     /// Starts an empty server and installs the release with it, with this number of operators and the chart's two
     /// gateways, so that the requests of a worker may go to either of them.
     pub async fn install(client: &Client, operators: u32) -> Result<Self> {
-        Self::install_version(client, operators, &Version::current()).await
+        Self::install_version(client, &Version::current(), &values(operators)).await
     }
 
-    /// Like [`Self::install`], with a version.
-    pub async fn install_version(client: &Client, operators: u32, version: &Version) -> Result<Self> {
+    /// Like [`Self::install`], with a version and with values that extend [`values`].
+    pub async fn install_version(
+        client: &Client,
+        version: &Version,
+        values: &serde_json::Value,
+    ) -> Result<Self> {
         let config = config().await?;
         // The machine's address in the cluster's network, at which pods also reach the API server.
         let host = config.cluster_url.host().context("a cluster without an address")?;
@@ -73,7 +77,7 @@ impl Postgres {
         put_secret(client, SECRET, json!({ "dsn": dsn, "ca.crt": ca })).await?;
         put_secret(client, KEYS, json!({ "k1": KEY })).await?;
         let release = UndoGuard::new(reinstall_embedded_command());
-        version.install(client, &values(operators)).await?;
+        version.install(client, values).await?;
         Operator::named(client, GATEWAY).wait_for_rollout().await?;
         Ok(Self { client: client.clone(), data, release, server, files, _watcher: watcher })
     }

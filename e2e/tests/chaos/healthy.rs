@@ -15,7 +15,7 @@ const RUNS: usize = 20;
 /// then.
 const OBSERVATION: Duration = secs(15);
 
-/// Runs, half of them on each node. Every second one sends heartbeats, with a timeout of 10 s.
+/// Runs, half of them on each of two nodes. Every second one sends heartbeats, with a timeout of 10 s.
 pub struct Healthy<'c> {
     /// The runs.
     pub runs: Vec<Run<'c>>,
@@ -26,9 +26,14 @@ pub struct Healthy<'c> {
 impl<'c> Healthy<'c> {
     /// Starts the runs, each with this number of turns of one second, and waits until each has made four.
     pub async fn start(ctx: &'c TestContext, turns: i32) -> Result<Self> {
+        Self::start_on(ctx, turns, [SAFE_NODE, FAULTY_NODE]).await
+    }
+
+    /// As [`Self::start`], with the node of each half of the runs.
+    pub async fn start_on(ctx: &'c TestContext, turns: i32, nodes: [&str; 2]) -> Result<Self> {
         let start = async |n: usize| {
             let script = json!({ "turns": turns, "turnSeconds": 1, "heartbeat": n.is_multiple_of(2) });
-            let node = if n % 4 < 2 { SAFE_NODE } else { FAULTY_NODE };
+            let node = nodes[n / 2 % 2];
             let agent = Agent::new(script)
                 .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }))
                 .pod(json!({ "nodeSelector": { "kubernetes.io/hostname": node } }));

@@ -1,9 +1,11 @@
 //! Tests that need PostgreSQL: several operators, and outages of the store or the gateway alone.
 
 use dalsegno_crds::{ConditionType, Reason, Summary};
-use dalsegno_e2e::postgres::{GATEWAY, Postgres};
+use dalsegno_e2e::cluster::{FAULTY_NODE, SAFE_NODE};
+use dalsegno_e2e::install::Version;
+use dalsegno_e2e::postgres::{self, GATEWAY, Postgres};
 use dalsegno_e2e::wait::{consistently, secs};
-use dalsegno_e2e::{Agent, Operator, Result, StatusExt, TestContext};
+use dalsegno_e2e::{Agent, Operator, Result, StatusExt, TestContext, objects};
 use futures::future::try_join_all;
 use serde_json::json;
 
@@ -67,6 +69,32 @@ async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_wa
     healthy.expect_first_attempts().await?;
     healthy.expect_success().await?;
     for run in healthy.runs.iter().chain([&evicted]) {
+        run.delete(secs(30)).await?;
+    }
+    ctx.end().await?;
+    postgres.remove().await
+}
+
+/// The tries of the workers to connect again go to the lost gateway too, until Kubernetes removes its address.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_worker_is_replaced_when_the_node_of_one_of_two_gateways_is_lost() -> Result {
+    let ctx = TestContext::new("lost-gateway").await?;
+    let mut values = postgres::values(2);
+    objects::merge(&mut values, &json!({ "nodeSelector": null }));
+    let postgres = Postgres::install_version(&ctx.client, &Version::current(), &values).await?;
+    let pods = Operator::named(&ctx.client, GATEWAY).all_pods().await?;
+    let mut nodes: Vec<_> = pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes, [SAFE_NODE, FAULTY_NODE], "a gateway on each node");
+    let healthy = Healthy::start_on(&ctx, 90, [SAFE_NODE; 2]).await?;
+
+    let link = ctx.cluster()?.cut_link(FAULTY_NODE).await?;
+    tokio::time::sleep(secs(50)).await;
+    link.undo().await?;
+    ctx.wait_for_node_ready(FAULTY_NODE, true).await?;
+    healthy.expect_first_attempts().await?;
+    healthy.expect_success().await?;
+    for run in &healthy.runs {
         run.delete(secs(30)).await?;
     }
     ctx.end().await?;

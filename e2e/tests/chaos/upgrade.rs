@@ -33,7 +33,8 @@ async fn runs_on_the_embedded_store_survive_an_upgrade_and_a_rollback() -> Resul
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_on_postgresql_survive_an_upgrade_and_a_rollback() -> Result {
     let ctx = TestContext::new("upgrade-postgres").await?;
-    let postgres = Postgres::install_version(&ctx.client, 2, &Version::previous()?).await?;
+    let postgres =
+        Postgres::install_version(&ctx.client, &Version::previous()?, &postgres::values(2)).await?;
     let runs = Upgraded::start(&ctx).await?;
     runs.upgrade_and_roll_back(&postgres::values(2)).await?;
     Version::current().install(&ctx.client, &postgres::values(2)).await?;
