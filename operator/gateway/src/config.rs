@@ -28,6 +28,16 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// A request body that is not complete after this time is refused.
     pub body_read_timeout: Duration,
+    /// How long an accepted token is not reviewed again. A token or a right that is revoked meanwhile still counts.
+    pub accepted_token_ttl: Duration,
+    /// How long a refused token is refused without another review.
+    pub refused_token_ttl: Duration,
+    /// Reviews of tokens under way at once.
+    pub max_token_reviews: usize,
+    /// Reviews under way at once for one peer address. Further ones wait.
+    pub max_token_reviews_per_peer: usize,
+    /// How long a refused review counts among those of its peer address.
+    pub refused_review_pause: Duration,
     /// Connections open at once. If an idle one can be closed, a further connection takes its place; otherwise it is
     /// refused with 503.
     pub max_connections: usize,
@@ -83,6 +93,11 @@ impl Default for Config {
             header_read_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             body_read_timeout: Duration::from_secs(30),
+            accepted_token_ttl: Duration::from_secs(60),
+            refused_token_ttl: Duration::from_secs(10),
+            max_token_reviews: 64,
+            max_token_reviews_per_peer: 8,
+            refused_review_pause: Duration::from_secs(1),
             max_connections: 4_096,
             max_connections_per_peer: 1_024,
             max_request_bytes: Limits::PROCESS_BYTES,

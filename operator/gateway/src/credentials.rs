@@ -6,10 +6,12 @@ use dalsegno_model::Digest;
 use dalsegno_protocol::{AUDIENCE, Code};
 use sha2::{Digest as _, Sha256};
 
-use crate::authenticator::{AuthError, PodIdentity, RunName, User};
+use crate::authenticator::{PodIdentity, RunName, User};
 use crate::error_chain::error_chain;
 use crate::gateway::Gateway;
+use crate::limits::connections::PeerAddress;
 use crate::response::ApiProblem;
+use crate::token_reviews::ReviewError;
 
 /// Characters of an instance: 256 bits in base64url without padding.
 const INSTANCE_CHARS: usize = 43;
@@ -36,44 +38,46 @@ pub(crate) fn bearer_capability(headers: &HeaderMap) -> Result<Digest, ApiProble
     ))
 }
 
-/// Returns the pod that calls attach.
+/// Returns the pod that calls attach from this address.
 pub(crate) async fn authenticate_pod(
     gateway: &Gateway,
     headers: &HeaderMap,
+    peer: Option<PeerAddress>,
 ) -> Result<PodIdentity, ApiProblem> {
-    let review = gateway.authenticator.review(bearer(headers)?);
-    within_timeout(gateway, review, "the content of the file in DALSEGNO_TOKEN_FILE").await
+    let reviewed = gateway.token_reviews.pod(peer, bearer(headers)?).await;
+    reviewed.map_err(|error| problem(error, "the content of the file in DALSEGNO_TOKEN_FILE"))
 }
 
-/// Returns the user who reads this run.
+/// Returns the user who reads this run from this address.
 pub(crate) async fn authenticate_user(
     gateway: &Gateway,
     headers: &HeaderMap,
+    peer: Option<PeerAddress>,
     run: &RunName,
 ) -> Result<User, ApiProblem> {
-    let review = gateway.authenticator.may_read(bearer(headers)?, run);
-    within_timeout(gateway, review, "your own token").await
+    let reviewed = gateway.token_reviews.reader(peer, bearer(headers)?, run).await;
+    reviewed.map_err(|error| problem(error, "your own token"))
 }
 
-/// Waits up to `store_timeout` for a review. `expected` names the token to send if this one is refused.
-async fn within_timeout<T>(
-    gateway: &Gateway,
-    review: impl Future<Output = Result<T, AuthError>>,
-    expected: &str,
-) -> Result<T, ApiProblem> {
-    match tokio::time::timeout(gateway.config.store_timeout, review).await {
-        Ok(Ok(identity)) => Ok(identity),
-        Ok(Err(AuthError::Refused(why))) => Err(unauthenticated(format!(
+/// Logs a failed review and returns the problem for the client. `expected` names the token to send if this one is refused.
+fn problem(error: ReviewError, expected: &str) -> ApiProblem {
+    match error {
+        ReviewError::Refused(why) => unauthenticated(format!(
             "the token is refused: {why}. Send {expected} (audience {AUDIENCE:?}), read anew"
-        ))),
-        Ok(Err(AuthError::Denied(why))) => Err(ApiProblem::new(Code::Forbidden, why)),
-        Ok(Err(error @ AuthError::Unavailable(_))) => {
-            tracing::warn!(error = error_chain(&error), "token review failed");
-            Err(review_unavailable())
-        }
-        Err(_) => {
+        )),
+        ReviewError::Denied(why) => ApiProblem::new(Code::Forbidden, why),
+        // Without a log line: anybody can cause it.
+        ReviewError::TooManyReviews => ApiProblem::new(
+            Code::Unavailable,
+            "too many tokens wait for their review, in all or from this address; send the same bytes again",
+        ),
+        ReviewError::TimedOut => {
             tracing::warn!("token review timed out");
-            Err(review_unavailable())
+            review_unavailable()
+        }
+        ReviewError::Unavailable(error) => {
+            tracing::warn!(error = error_chain(&error), "token review failed");
+            review_unavailable()
         }
     }
 }

@@ -8,6 +8,7 @@ use dalsegno_protocol::{Code, Limits};
 use crate::authenticator::RunName;
 use crate::credentials;
 use crate::gateway::Gateway;
+use crate::limits::connections::peer_of;
 use crate::limits::shared_limit::{LimitOwner, LimitPermit};
 use crate::response::ApiProblem;
 use crate::validation::TextField;
@@ -71,13 +72,14 @@ impl FromRequestParts<Gateway> for Reader {
             let Worker { run, capability, _call } = Worker::from_request_parts(parts, gateway).await?;
             return Ok(Self { run, capability: Some(capability), owner: LimitOwner::Run(run), _call });
         }
-        let mut call = gateway.user_calls.acquire(LimitOwner::UnverifiedPeer, 1)?;
         let namespace = path_parameter(parts, gateway, "namespace").await?;
         let name = path_parameter(parts, gateway, "name").await?;
         let name = RunName { namespace, name };
-        let user = credentials::authenticate_user(gateway, &parts.headers, &name).await?;
+        // Before this the reviews of tokens are limited by peer address, so that strangers take no place of a user.
+        let peer = peer_of(&parts.extensions);
+        let user = credentials::authenticate_user(gateway, &parts.headers, peer, &name).await?;
         let owner = LimitOwner::User(user.name.clone());
-        call.transfer_to(owner.clone())?;
+        let call = gateway.user_calls.acquire(owner.clone(), 1)?;
         let run = find_run(gateway, &name, user.tenant.as_deref()).await?;
         tracing::Span::current().record("run", tracing::field::display(run));
         tracing::info!(user = user.name, "a user reads a run");

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::accept_health::AcceptHealth;
 use crate::authenticator::Authenticator;
 use crate::background::heartbeat_batcher::HeartbeatBatcher;
 use crate::background::snapshot_schedule::SnapshotSchedule;
@@ -19,6 +20,7 @@ use crate::limits::connections::Connections;
 use crate::limits::shared_limit::{Maximum, SharedLimit};
 use crate::limits::state_reads::{StateReadBudget, StateReadLimiter};
 use crate::metrics::Metrics;
+use crate::token_reviews::TokenReviews;
 
 /// Workers that attach have this part of the calls that may wait for the store: a thousand new pods must not keep those
 /// of the others from committing.
@@ -37,7 +39,7 @@ pub struct Gateway(Arc<Shared>);
 /// What all clones of a gateway share. Public only because it is the target of `Deref`; no path leads to it.
 pub struct Shared {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) token_reviews: TokenReviews,
     pub(crate) config: Config,
     pub(crate) connections: Arc<Connections>,
     /// Bytes of request bodies.
@@ -65,6 +67,7 @@ pub struct Shared {
     pub(crate) snapshot_schedule: SnapshotSchedule,
     pub(crate) metrics: Metrics,
     pub(crate) last_heartbeat: LastHeartbeat,
+    pub(crate) accept_health: AcceptHealth,
     /// Cancelled once the gateway is stopping.
     pub(crate) stopping: CancellationToken,
 }
@@ -89,6 +92,7 @@ impl Gateway {
         Self(Arc::new(Shared {
             heartbeat_batcher: HeartbeatBatcher::start(store.clone(), &config, metrics.clone()),
             connections: Connections::new(&config, metrics.clone()),
+            token_reviews: TokenReviews::new(authenticator, &config, metrics.clone()),
             request_bytes: limit(config.max_request_bytes, config.max_request_bytes / SHARES),
             response_bytes: limit(config.max_response_bytes, config.max_response_bytes / SHARES),
             event_streams: limit(config.max_event_streams, STREAMS_PER_OWNER),
@@ -104,17 +108,26 @@ impl Gateway {
             snapshot_schedule: SnapshotSchedule::default(),
             metrics,
             last_heartbeat: LastHeartbeat::default(),
+            accept_health: AcceptHealth::default(),
             stopping: CancellationToken::new(),
             store,
-            authenticator,
             config,
         }))
     }
 
-    /// Whether the gateway serves, the store has answered its heartbeat within the last three seconds, and the gateway
-    /// has not been full of busy connections for ten seconds.
+    /// Whether the gateway serves and accepts connections, the store has answered its heartbeat within the last three
+    /// seconds, and the gateway has not been full of busy connections for ten seconds.
     pub fn is_ready(&self) -> bool {
-        !self.stopping.is_cancelled() && self.last_heartbeat.is_fresh() && !self.connections.are_exhausted()
+        !self.stopping.is_cancelled()
+            && self.last_heartbeat.is_fresh()
+            && !self.connections.are_exhausted()
+            && self.accept_health.is_ready()
+    }
+
+    /// Why the process must be restarted, if it must: it has not been able to accept a connection for 30 seconds, for
+    /// example because it has no file descriptor left.
+    pub fn failure(&self) -> Option<String> {
+        self.accept_health.failure()
     }
 
     /// Registers the gateway's metrics, named `gateway_…` under the registry's own prefix.

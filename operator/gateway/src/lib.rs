@@ -17,6 +17,7 @@
 //! - A worker that gets no answer does not know whether its call took effect, and the gateway does not know either. The
 //!   worker sends the same bytes again, and the store recognises them.
 
+mod accept_health;
 mod authenticator;
 mod background;
 mod config;
@@ -36,6 +37,7 @@ mod routes;
 mod server;
 mod store_reads;
 mod store_retry;
+mod token_reviews;
 mod validation;
 
 pub use authenticator::{AuthError, Authenticator, PodIdentity, RunName, User};

@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     snapshot_lag: Histogram,
     open_connections: Gauge,
     refused_connections: Family<ReasonLabel, Counter>,
+    token_reviews: Family<OutcomeLabel, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -76,6 +77,40 @@ impl RefusedConnection {
     }
 }
 
+/// What became of a bearer token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenReviewOutcome {
+    /// A review has accepted it.
+    Accepted,
+    /// A review has refused it.
+    Refused,
+    /// A review has accepted it, and its holder lacks the right.
+    Denied,
+    /// The review failed or took too long.
+    Unavailable,
+    /// An earlier review of the same token has decided.
+    Cached,
+    /// There was no place for a review in time.
+    Rejected,
+}
+
+impl TokenReviewOutcome {
+    const ALL: [Self; 6] =
+        [Self::Accepted, Self::Refused, Self::Denied, Self::Unavailable, Self::Cached, Self::Rejected];
+
+    fn label(self) -> OutcomeLabel {
+        let outcome = match self {
+            Self::Accepted => "accepted",
+            Self::Refused => "refused",
+            Self::Denied => "denied",
+            Self::Unavailable => "unavailable",
+            Self::Cached => "cached",
+            Self::Rejected => "rejected",
+        };
+        OutcomeLabel { outcome }
+    }
+}
+
 /// How a store call can fail.
 const FAILURES: [&str; 6] = ["unavailable", "timeout", "corrupt", "rejected", "unusable", "storage-full"];
 
@@ -96,6 +131,7 @@ impl Default for Metrics {
             snapshot_lag: Histogram::new([1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1_000.0]),
             open_connections: Gauge::default(),
             refused_connections: Family::default(),
+            token_reviews: Family::default(),
         }
     }
 }
@@ -156,6 +192,14 @@ impl Metrics {
             "gateway_refused_connections",
             "Connections that were refused, or closed without a whole request, by reason",
             self.refused_connections.clone(),
+        );
+        for outcome in TokenReviewOutcome::ALL {
+            drop(self.token_reviews.get_or_create(&outcome.label()));
+        }
+        registry.register(
+            "gateway_token_reviews",
+            "Bearer tokens, by what was found (cached: without a review; rejected: too many waited)",
+            self.token_reviews.clone(),
         );
     }
 
@@ -223,6 +267,11 @@ impl Metrics {
     /// A connection was refused or closed.
     pub(crate) fn connection_refused(&self, reason: RefusedConnection) {
         self.refused_connections.get_or_create(&reason.label()).inc();
+    }
+
+    /// A bearer token was reviewed, or its review was not needed or not possible.
+    pub(crate) fn token_reviewed(&self, outcome: TokenReviewOutcome) {
+        self.token_reviews.get_or_create(&outcome.label()).inc();
     }
 
     fn store_failure(&self, failure: &'static str) {

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::time::Duration;
 
 use axum::response::Response;
 use hyper::Request;
@@ -16,15 +15,14 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use crate::accept_health::ACCEPT_RETRY_PAUSE;
 use crate::background::gateway_heartbeat;
 use crate::gateway::Gateway;
 use crate::limits::busy_body::hold_busy;
+use crate::limits::connections::PeerAddress;
 use crate::limits::refused_connection::Refusals;
 use crate::limits::write_timeout::WriteTimeoutStream;
 use crate::routes::router;
-
-/// Pause after a connection could not be accepted, for example because the process has no file descriptor left.
-const ACCEPT_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Bytes that hyper buffers of one connection in each direction.
 const CONNECTION_BUFFER: usize = 64 << 10;
@@ -66,7 +64,7 @@ pub async fn serve(
     let mut shutdown = pin!(shutdown);
     loop {
         let (connection, peer) = tokio::select! {
-            accepted = accept(&listener) => accepted,
+            accepted = accept(&listener, &gateway) => accepted,
             () = &mut shutdown => break,
             Some(ended) = heartbeat.join_next() => {
                 let why = ended.map_or_else(|panicked| panicked.to_string(), |()| "it has ended".into());
@@ -86,7 +84,9 @@ pub async fn serve(
         let activity = admitted.activity.clone();
         let connection = WriteTimeoutStream::new(connection, gateway.config.write_timeout, activity.clone());
         let app = app.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
+        let peer = PeerAddress::from(peer.ip());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
             let busy = activity.begin_request();
             let answer = app.call(request);
             async move { answer.await.map(|response: Response| hold_busy(response, busy)) }
@@ -107,11 +107,12 @@ pub async fn serve(
     Ok(())
 }
 
-/// Accepts the next connection.
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+/// Accepts the next connection. If the process has no file descriptor for it, an idle connection gives up its own.
+async fn accept(listener: &TcpListener, gateway: &Gateway) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((connection, peer)) => {
+                gateway.accept_health.accepted();
                 if let Err(error) = connection.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY could not be set; answers may be delayed");
                 }
@@ -120,6 +121,8 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
+                gateway.accept_health.failed(&error);
+                gateway.connections.close_any_idle();
                 tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }

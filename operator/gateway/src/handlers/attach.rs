@@ -17,6 +17,7 @@ use crate::authenticator::PodIdentity;
 use crate::credentials;
 use crate::extractors::Run;
 use crate::gateway::Gateway;
+use crate::limits::connections::peer_of;
 use crate::limits::request_body;
 use crate::limits::response_body::{json_length, json_response};
 use crate::limits::shared_limit::LimitOwner;
@@ -27,7 +28,7 @@ pub(crate) async fn attach(
     Run(run): Run,
     request: Request,
 ) -> Result<Response, ApiProblem> {
-    let pod = credentials::authenticate_pod(&gateway, request.headers()).await?;
+    let pod = credentials::authenticate_pod(&gateway, request.headers(), peer_of(request.extensions())).await?;
     let _call = gateway.worker_calls.acquire(LimitOwner::Pod(pod.pod_uid.clone()), 1)?;
     let request: AttachRequest = request_body::read_from_pod(&gateway, &pod, request).await?.parse()?;
     if !credentials::is_instance(&request.instance) {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use axum::http::Extensions;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +34,11 @@ impl From<IpAddr> for PeerAddress {
             IpAddr::V6(address) => Self::V6Network((address.to_bits() >> 64) as u64),
         }
     }
+}
+
+/// The address of a request's peer. `None`: the request came over no connection.
+pub(crate) fn peer_of(extensions: &Extensions) -> Option<PeerAddress> {
+    extensions.get().copied()
 }
 
 /// The open connections of a gateway.
@@ -106,6 +112,12 @@ impl Connections {
         // It may have become busy in between; then the new connection is refused, and its client tries again.
         let (_, activity) = idle.max_by_key(|(order, _)| *order)?;
         activity.close_if_idle().then(|| self.metrics.connection_refused(RefusedConnection::Displaced))
+    }
+
+    /// Closes the idle connection that a full gateway would close, if there is one.
+    pub(crate) fn close_any_idle(&self) {
+        // If none is idle, the next one that ends frees its descriptor.
+        let _ = self.close_idle(&self.open(), None);
     }
 
     /// Whether new connections have been refused because of the total for ten seconds, and none has ended since.
