@@ -54,7 +54,8 @@ chart() {
         listenAddress=everywhere 'watchNamespaces={Team}' operator.envs=x \
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14 \
         anchors.sink=file anchors.sink=log log=verbose \
-        retention.purgeDays=0; do
+        retention.purgeDays=0 gateway.memory.responses=160 gateway.memory.deltaBases=1000m \
+        gateway.memory.bodies=64Mi operator.memory.cache=0Mi; do
         ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done
     # With watched namespaces no right to pods is cluster-wide.
@@ -77,6 +78,16 @@ chart() {
     # Every container that connects must have the server's CA: operator, gateway, and the init container of each.
     [[ $("${postgres[@]}" --set postgres.caSecret.name=ca |
         grep -c -e 'name: SSL_CERT_FILE' -e 'mountPath: /etc/dalsegno/ca$') = 8 ]] || return 1
+    # A gateway requests the memory that the page names, and has it as its limit. A Rust test compares the page with the
+    # program.
+    local memory larger page=docs/guides/in-production.md
+    memory=$(sed -n 's/^With the defaults a gateway may take `\([0-9]*Mi\)`.*/\1/p' "$page")
+    larger=$(sed -n 's/.*of bodies it may take `\([0-9]*Mi\)`.*/\1/p' "$page")
+    [[ -n $memory && $("${postgres[@]}" | grep -c "memory: $memory$") = 2 && -n $larger &&
+        $("${postgres[@]}" --set gateway.connections.max=8192 --set gateway.memory.requestBodies=256Mi |
+            grep -c "memory: $larger$") = 2 ]] || { echo "the gateway's memory is not $memory or $larger"; return 1; }
+    # A given amount replaces the sum, also where only one of the two is given.
+    [[ $("${postgres[@]}" --set gateway.resources.limits.memory=3Gi | grep -c 'memory: 3Gi$') = 2 ]] || return 1
     # The chart must refuse the working role without the owner's Secret, and the other way round.
     local role=(--set postgres.role=app) owner=(--set postgres.migrationSecret.name=owner)
     [[ $("${postgres[@]}" "${role[@]}" "${owner[@]}") = *DALSEGNO_GRANT_TO* ]] &&

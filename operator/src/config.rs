@@ -124,3 +124,6 @@ pub enum Command {
     /// Records the outcome of a call whose outcome is unknown. A run that was held for this call then continues.
     Settle(SettleArgs),
 }
+
+#[cfg(test)]
+mod tests;

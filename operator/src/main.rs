@@ -13,6 +13,7 @@ mod manager;
 mod metrics;
 mod mutex;
 mod output;
+mod process_limits;
 mod purge;
 mod serve;
 mod tasks;

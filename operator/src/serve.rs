@@ -1,5 +1,6 @@
 //! Runs the long-running parts of a process until a signal: operator, gateway, health.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,7 @@ use crate::kube_client;
 use crate::listen::listen;
 use crate::manager::{Manager, run_manager};
 use crate::metrics::Metrics;
+use crate::process_limits;
 use crate::token_review::TokenReviews;
 use crate::volume::{self, VolumeFailed};
 
@@ -85,11 +87,12 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     if let Some(disk) = disk {
         process.watch_volume(disk, operator.as_ref());
     }
-    let mut state_reads = StateReadBudget::default();
+    let mut of_gateway = None;
     if let Some(args) = gateway {
-        state_reads = process.start_gateway(&args, &key).await?;
+        of_gateway = Some(process.start_gateway(args.config(&key), args.gateway_listen).await?);
     }
     if let Some(args) = operator {
+        let state_reads = of_gateway.unwrap_or_else(|| StateReadBudget::new(args.state_read_bytes));
         let failpoint =
             Failpoint::new(args.crash_at.clone(), &failpoint_folder(store_args.url()), &args.pod_name);
         process.start_operator(OperatorPart { args, key, state_reads, failpoint });
@@ -118,23 +121,25 @@ struct OperatorPart {
 
 impl Process {
     /// Starts the gateway. Returns its limiter of state reads.
-    async fn start_gateway(&mut self, args: &GatewayArgs, key: &KeyArgs) -> anyhow::Result<StateReadBudget> {
-        let gateway = Gateway::new(
-            self.store.clone(),
-            Arc::new(TokenReviews::new(self.client.clone())),
-            GatewayConfig {
-                signing_key: key.signing_key.clone(),
-                max_connections: args.gateway_max_connections as usize,
-                max_connections_per_peer: args.gateway_max_connections_per_peer as usize,
-                ..GatewayConfig::default()
-            },
-        );
+    async fn start_gateway(
+        &mut self,
+        mut config: GatewayConfig,
+        address: SocketAddr,
+    ) -> anyhow::Result<StateReadBudget> {
+        config.max_connections = process_limits::connections(config.max_connections);
+        process_limits::warn_of_little_memory(config.memory_bytes());
+        let reviews = Arc::new(TokenReviews::new(self.client.clone()));
+        let gateway = Gateway::new(self.store.clone(), reviews, config);
         gateway.register(&mut self.registry);
         let state_reads = gateway.resume_reads();
-        let listener = listen(args.gateway_listen).await.context("listening for workers")?;
+        let listener = listen(address).await.context("listening for workers")?;
         self.probes.ready.push(Arc::new({
             let gateway = gateway.clone();
             move || gateway.is_ready()
+        }));
+        self.probes.failures.push(Arc::new({
+            let gateway = gateway.clone();
+            move || gateway.failure()
         }));
         let stopped = self.stop.clone().cancelled_owned();
         self.tasks.spawn(async move {

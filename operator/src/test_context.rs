@@ -69,7 +69,7 @@ impl TestContext {
             quotas: Default::default(),
             run_queues: Default::default(),
             heads: Default::default(),
-            state_reads: Default::default(),
+            state_reads: dalsegno_gateway::StateReadBudget::new(0),
             failures: Default::default(),
             write_conflicts: Default::default(),
             queue,

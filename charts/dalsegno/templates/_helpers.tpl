@@ -154,6 +154,46 @@ spec:
 {{- if gt (int (include "dalsegno.operatorReplicas" .)) 1 }}true{{ end }}
 {{- end }}
 
+{{/* A value of memory, such as 64Mi or 1Gi, in Mi. */}}
+{{- define "dalsegno.mebibytes" -}}
+{{- if hasSuffix "Gi" . }}{{ mul 1024 (int (trimSuffix "Gi" .)) }}{{ else }}{{ int (trimSuffix "Mi" .) }}{{ end }}
+{{- end }}
+
+{{/*
+Most memory of a gateway in Mi: the sum of what its limits allow for. The program computes the same (Config::memory_bytes
+in operator/gateway/src/config.rs), and docs/guides/in-production.md explains the terms.
+*/}}
+{{- define "dalsegno.gatewayMemory" -}}
+{{- with .Values.gateway }}
+{{- $connections := div (add (mul (int .connections.max) 32) 1023) 1024 }}
+{{- $requests := mul 4 (include "dalsegno.mebibytes" .memory.requestBodies) }}
+{{- $states := mul 2 (add 80 (include "dalsegno.mebibytes" .memory.resumeReads) (include "dalsegno.mebibytes" .memory.inspectionReads)) }}
+{{- $pages := mul 2 (include "dalsegno.mebibytes" .memory.pageReads) }}
+{{- add 32 $connections $requests (include "dalsegno.mebibytes" .memory.responses) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
+{{- end }}
+{{- end }}
+
+{{/* Most memory of the operator's pod in Mi. With the embedded store it is a gateway too, and they share its state reads. */}}
+{{- define "dalsegno.operatorMemory" -}}
+{{- with .Values.operator.memory }}
+{{- $own := add (include "dalsegno.mebibytes" .cache) (include "dalsegno.mebibytes" .commands) }}
+{{- if include "dalsegno.postgres" $ }}
+{{- add 32 $own (mul 2 (include "dalsegno.mebibytes" .stateReads)) }}
+{{- else }}
+{{- add $own (include "dalsegno.gatewayMemory" $) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Resources of a container: the given ones. Memory that is not given is the sum, as request and as limit. */}}
+{{- define "dalsegno.resources" -}}
+{{- $request := dig "requests" "memory" "" .resources }}
+{{- $limit := dig "limits" "memory" "" .resources }}
+{{- $requests := dict "memory" (coalesce $request $limit .memory) }}
+{{- $limits := dict "memory" (coalesce $limit $request .memory) }}
+{{- toYaml (mergeOverwrite (deepCopy .resources) (dict "requests" $requests "limits" $limits)) }}
+{{- end }}
+
 {{- define "dalsegno.probes" -}}
 startupProbe:
   httpGet: { path: /healthz, port: health }
@@ -173,7 +213,7 @@ readinessProbe:
 {{- define "dalsegno.env.common" -}}
 - name: DALSEGNO_LOG
   value: {{ .Values.log | quote }}
-- name: DALSEGNO_DATABASE_URL
+- name: DALSEGNO_DATA64_URL
   {{- if include "dalsegno.postgres" . }}
   valueFrom:
     secretKeyRef:
@@ -187,13 +227,13 @@ readinessProbe:
 {{/* The connections of operator and gateway. */}}
 {{- define "dalsegno.env.connections" -}}
 {{- with .Values.postgres.connections -}}
-- name: DALSEGNO_DATABASE_MAX_CONNECTIONS
+- name: DALSEGNO_DATA64_MAX_CONNECTIONS
   value: {{ .max | quote }}
-- name: DALSEGNO_DATABASE_MAX_READ_CONNECTIONS
+- name: DALSEGNO_DATA64_MAX_READ_CONNECTIONS
   value: {{ .maxReads | quote }}
-- name: DALSEGNO_DATABASE_STATEMENT_TIMEOUT
+- name: DALSEGNO_DATA64_STATEMENT_TIMEOUT
   value: {{ .statementTimeout | quote }}
-- name: DALSEGNO_DATABASE_CONNECTION_LIFETIME
+- name: DALSEGNO_DATA64_CONNECTION_LIFETIME
   value: {{ .lifetime | quote }}
 {{- end }}
 {{- end }}
@@ -297,6 +337,19 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/*
+The allocator gives large buffers back as soon as they are free. Otherwise what was once in use stays with the process, and
+the sum of the limits would not be the most that it takes.
+*/}}
+{{- define "dalsegno.env.allocator" -}}
+- name: MALLOC_MMAP_THRESHOLD_
+  value: "1048576"
+- name: MALLOC_TRIM_THRESHOLD_
+  value: "4194304"
+- name: MALLOC_ARENA_MAX
+  value: "8"
+{{- end }}
+
 {{- define "dalsegno.env.health" -}}
 - name: DALSEGNO_HEALTH_LISTEN
   value: {{ printf "%s:8081" .Values.listenAddress | quote }}
@@ -309,6 +362,20 @@ readinessProbe:
   value: {{ int .Values.gateway.connections.max | quote }}
 - name: DALSEGNO_GATEWAY_MAX_CONNECTIONS_PER_PEER
   value: {{ int .Values.gateway.connections.maxPerPeer | quote }}
+{{- with .Values.gateway.memory }}
+- name: DALSEGNO_GATEWAY_REQUEST_BYTES
+  value: {{ .requestBodies }}
+- name: DALSEGNO_GATEWAY_RESPONSE_BYTES
+  value: {{ .responses }}
+- name: DALSEGNO_GATEWAY_RESUME_BYTES
+  value: {{ .resumeReads }}
+- name: DALSEGNO_GATEWAY_INSPECTION_BYTES
+  value: {{ .inspectionReads }}
+- name: DALSEGNO_GATEWAY_PAGE_BYTES
+  value: {{ .pageReads }}
+- name: DALSEGNO_GATEWAY_DELTA_64_BYTES
+  value: {{ .deltaBases }}
+{{- end }}
 {{- end }}
 
 {{- define "dalsegno.env.operator" -}}
@@ -331,6 +398,8 @@ readinessProbe:
 {{- end }}
 - name: DALSEGNO_CONCURRENCY
   value: {{ .Values.operator.concurrency | quote }}
+- name: DALSEGNO_STATE_READ_BYTES
+  value: {{ .Values.operator.memory.stateReads }}
 - name: DALSEGNO_LEADER_ELECTION
   value: {{ include "dalsegno.leaderElection" . | default "false" | quote }}
 {{- with .Values.watchNamespaces }}
@@ -355,7 +424,7 @@ readinessProbe:
 {{- end }}
 - name: DALSEGNO_LOG
   value: {{ $.Values.log | quote }}
-- name: DALSEGNO_DATABASE_URL
+- name: DALSEGNO_DATA64_URL
   valueFrom:
     secretKeyRef:
       name: {{ . }}

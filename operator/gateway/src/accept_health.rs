@@ -18,9 +18,6 @@ const LASTING: Duration = Duration::from_secs(3);
 /// How long accepting must have failed before the gateway is not ready.
 const NOT_READY_AFTER: Duration = Duration::from_secs(2);
 
-/// How long accepting must have failed before the process must be restarted.
-const FAILED_AFTER: Duration = Duration::from_secs(30);
-
 /// The failures to accept since the last accepted connection.
 #[derive(Default)]
 pub(crate) struct AcceptHealth(Mutex<Option<Failures>>);
@@ -50,10 +47,13 @@ impl AcceptHealth {
         self.failing_for(NOT_READY_AFTER).is_none()
     }
 
-    /// Why the process must be restarted, if it must.
-    pub(crate) fn failure(&self) -> Option<String> {
-        let error = self.failing_for(FAILED_AFTER)?;
-        Some(format!("the gateway has not been able to accept a connection for {} s: {error}", FAILED_AFTER.as_secs()))
+    /// Why the process must be restarted, if accepting has failed for longer than this.
+    pub(crate) fn failure(&self, limit: Duration) -> Option<String> {
+        let error = self.failing_for(limit)?;
+        Some(format!(
+            "the gateway has not been able to accept a connection for {} s: {error}",
+            limit.as_secs()
+        ))
     }
 
     /// The error, if accepting has failed for at least this long and still fails.
@@ -79,6 +79,8 @@ impl Failures {
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(30);
+
     fn fail(health: &AcceptHealth) {
         health.failed(&io::Error::other("Too many open files"));
     }
@@ -89,15 +91,15 @@ mod tests {
         let mut states = Vec::new();
         for _ in 0..40 {
             fail(&health);
-            states.push((health.is_ready(), health.failure().is_some()));
+            states.push((health.is_ready(), health.failure(LIMIT).is_some()));
             tokio::time::advance(ACCEPT_RETRY_PAUSE).await;
         }
         assert_eq!(states[0], (true, false), "one failure is no state");
         assert_eq!(states[10], (false, false));
         assert_eq!(states[39], (false, true));
-        assert!(health.failure().is_some_and(|why| why.contains("Too many open files")));
+        assert!(health.failure(LIMIT).is_some_and(|why| why.contains("Too many open files")));
         health.accepted();
-        assert!(health.is_ready() && health.failure().is_none());
+        assert!(health.is_ready() && health.failure(LIMIT).is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -106,7 +108,7 @@ mod tests {
         for _ in 0..20 {
             fail(&health);
             tokio::time::advance(2 * LASTING).await;
-            assert!(health.is_ready() && health.failure().is_none());
+            assert!(health.is_ready() && health.failure(LIMIT).is_none());
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Config {
     /// Connections open at once from one IPv4 address, or from one /64 network of IPv6. Workers of one node may share an
     /// address.
     pub max_connections_per_peer: usize,
+    /// A gateway that has not been able to accept a connection for this long must be restarted.
+    pub accept_failure_limit: Duration,
     /// Bytes of request bodies in memory at once.
     pub max_request_bytes: usize,
     /// Bytes of responses in memory at once; small responses are not counted. Request bodies have a limit of their own,
@@ -64,6 +66,13 @@ pub struct Config {
     pub reauthorize_interval: Duration,
     /// Calls of users at once, event streams included. The limit keeps users from taking all of the gateway.
     pub max_user_calls: usize,
+    /// Bytes of states that are read at once for attempts that resume; at least 72 MiB. A read takes about twice as much
+    /// memory.
+    pub max_resume_bytes: usize,
+    /// Bytes of states that are read at once for all other purposes: inspections and snapshots; at least 72 MiB.
+    pub max_inspection_bytes: usize,
+    /// Bytes of pages of events and records that are read at once; at least one page.
+    pub max_page_bytes: usize,
     /// Bytes of full states kept in memory, so that the next full state of the run can be stored as a delta.
     pub max_delta_base_bytes: usize,
     /// Calls of one worker at once; heartbeats are not counted.
@@ -100,6 +109,7 @@ impl Default for Config {
             refused_review_pause: Duration::from_secs(1),
             max_connections: 4_096,
             max_connections_per_peer: 1_024,
+            accept_failure_limit: Duration::from_secs(30),
             max_request_bytes: Limits::PROCESS_BYTES,
             max_response_bytes: Limits::ANSWERS_BYTES,
             write_timeout: Duration::from_secs(30),
@@ -109,7 +119,10 @@ impl Default for Config {
             max_response_duration: Duration::from_secs(600),
             reauthorize_interval: Duration::from_secs(10),
             max_user_calls: 32,
-            max_delta_base_bytes: 64 << 20,
+            max_resume_bytes: 96 << 20,
+            max_inspection_bytes: 96 << 20,
+            max_page_bytes: 16 << 20,
+            max_delta_base_bytes: 32 << 20,
             max_calls_per_run: 16,
             max_store_calls: 512,
             max_exports: 2,
@@ -122,6 +135,40 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Memory of one connection in bytes: its buffers, its task and a small response. Measured with strangers that send as
+    /// much as they can, and rounded up.
+    pub const CONNECTION_BYTES: usize = 32 << 10;
+
+    /// A request takes up to this many times the bytes of its body: the body, what is parsed of it, and what is encoded and
+    /// written.
+    pub const REQUEST_FACTOR: usize = 4;
+
+    /// Reading a state takes this many times its bytes: as it is stored, and as it is returned.
+    pub const STATE_FACTOR: usize = 2;
+
+    /// Reading a page takes this many times its bytes: as it is stored, and as it is returned.
+    const PAGE_FACTOR: usize = 2;
+
+    /// Memory of a gateway without work: the program, its caches of small entries, and its connections to the store.
+    const BASE_BYTES: usize = 32 << 20;
+
+    /// Bytes of the states that the store reads at once to measure what follows from a boundary: one of the largest, and
+    /// two of an eighth.
+    const MEASURED_STATE_BYTES: usize = Limits::STATE_BYTES + 2 * Limits::STATE_BYTES / 8;
+
+    /// Most memory in bytes that a gateway with these limits takes. The caches of an operator in the same process are not
+    /// included.
+    pub fn memory_bytes(&self) -> usize {
+        let states = self.max_resume_bytes + self.max_inspection_bytes + Self::MEASURED_STATE_BYTES;
+        Self::BASE_BYTES
+            + self.max_connections * Self::CONNECTION_BYTES
+            + self.max_request_bytes * Self::REQUEST_FACTOR
+            + self.max_response_bytes
+            + self.max_page_bytes * Self::PAGE_FACTOR
+            + self.max_delta_base_bytes
+            + states * Self::STATE_FACTOR
+    }
+
     /// Largest response in bytes that is not counted against `max_response_bytes`. One such response on every
     /// connection takes at most one share.
     pub(crate) fn small_response_bytes(&self) -> usize {

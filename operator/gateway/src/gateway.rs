@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, RunId, Store};
+use dalsegno_protocol::Limits;
 use prometheus_client::registry::Registry;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
@@ -60,6 +61,8 @@ pub struct Shared {
     pub(crate) inspection_reads: StateReadLimiter,
     /// Limits reads by attempts that resume. They never wait for an inspection or a snapshot.
     pub(crate) resume_reads: StateReadLimiter,
+    /// Pages of events and records that are read at once.
+    pub(crate) page_reads: Semaphore,
     /// The capability of each run's current worker, as last verified.
     pub(crate) current_workers: Cache<RunId, Digest>,
     pub(crate) heartbeat_batcher: HeartbeatBatcher,
@@ -101,8 +104,9 @@ impl Gateway {
             store_calls: Semaphore::new(config.max_store_calls),
             attach_calls: Semaphore::new((config.max_store_calls / ATTACH_SHARE).max(1)),
             exports: limit(config.max_exports, 1),
-            inspection_reads: StateReadLimiter::new(config.store_timeout),
-            resume_reads: StateReadLimiter::new(config.store_timeout),
+            inspection_reads: StateReadLimiter::new(config.max_inspection_bytes, config.store_timeout),
+            resume_reads: StateReadLimiter::new(config.max_resume_bytes, config.store_timeout),
+            page_reads: Semaphore::new((config.max_page_bytes / Limits::PAGE_BYTES).max(1)),
             current_workers: Cache::new(CURRENT_WORKERS),
             delta_bases: DeltaBaseCache::new(config.max_delta_base_bytes),
             snapshot_schedule: SnapshotSchedule::default(),
@@ -124,10 +128,10 @@ impl Gateway {
             && self.accept_health.is_ready()
     }
 
-    /// Why the process must be restarted, if it must: it has not been able to accept a connection for 30 seconds, for
-    /// example because it has no file descriptor left.
+    /// Why the process must be restarted, if it must: it has not been able to accept a connection for
+    /// [`Config::accept_failure_limit`], for example because it has no file descriptor left.
     pub fn failure(&self) -> Option<String> {
-        self.accept_health.failure()
+        self.accept_health.failure(self.config.accept_failure_limit)
     }
 
     /// Registers the gateway's metrics, named `gateway_…` under the registry's own prefix.

@@ -25,7 +25,7 @@ use crate::limits::write_timeout::WriteTimeoutStream;
 use crate::routes::router;
 
 /// Bytes that hyper buffers of one connection in each direction.
-const CONNECTION_BUFFER: usize = 64 << 10;
+const CONNECTION_BUFFER: usize = 32 << 10;
 
 /// Bytes of a request's head. A larger head is refused with 431. The largest part of a head is a token, of about 1 KiB.
 const HEAD_BYTES: usize = 16 << 10;
@@ -107,7 +107,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Accepts the next connection. If the process has no file descriptor for it, an idle connection gives up its own.
+/// Accepts the next connection.
 async fn accept(listener: &TcpListener, gateway: &Gateway) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -122,7 +122,6 @@ async fn accept(listener: &TcpListener, gateway: &Gateway) -> (TcpStream, Socket
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 gateway.accept_health.failed(&error);
-                gateway.connections.close_any_idle();
                 tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }

@@ -69,6 +69,25 @@ impl Gateway {
         }))
     }
 
+    /// Reads a page of events or records while few others are read. `operation` names the read in logs.
+    ///
+    /// # Errors
+    ///
+    /// `UNAVAILABLE` if too many pages are being read for `store_timeout`, and the errors of
+    /// [`Self::call_with_retry`].
+    pub(crate) async fn read_page<T, F>(
+        &self,
+        operation: &'static str,
+        read: impl Fn() -> F,
+    ) -> Result<T, ApiProblem>
+    where
+        F: Future<Output = dalsegno_model::Result<T>>,
+    {
+        let permit = tokio::time::timeout(self.config.store_timeout, self.page_reads.acquire()).await;
+        let _permit = permit.map_err(|_| ApiProblem::at_capacity())?;
+        self.call_with_retry(operation, read).await
+    }
+
     async fn sizes(&self, run: RunId) -> Result<Sizes, ApiProblem> {
         self.call_with_retry("reading the size of the head", || self.store.sizes(run)).await
     }

@@ -119,7 +119,9 @@ impl TokenReviews {
         let reviewed = timeout_at(deadline, review).await;
         let (outcome, verdict) = match reviewed {
             Ok(Ok(identity)) => (TokenReviewOutcome::Accepted, Ok(Verdict::Accepted(identity))),
-            Ok(Err(AuthError::Refused(why))) => (TokenReviewOutcome::Refused, Ok(Verdict::Refused(shorten(&why)))),
+            Ok(Err(AuthError::Refused(why))) => {
+                (TokenReviewOutcome::Refused, Ok(Verdict::Refused(shorten(&why))))
+            }
             Ok(Err(AuthError::Denied(why))) => (TokenReviewOutcome::Denied, Ok(Verdict::Denied(why))),
             Ok(Err(error @ AuthError::Unavailable(_))) => {
                 (TokenReviewOutcome::Unavailable, Err(ReviewError::Unavailable(error)))
@@ -134,7 +136,10 @@ impl TokenReviews {
     }
 
     /// The identity of a verdict. `Err(_)`: the wait for a review of the same token took too long.
-    fn answer<T, E>(&self, verdict: Result<Result<(Verdict<T>, Source), ReviewError>, E>) -> Result<T, ReviewError> {
+    fn answer<T, E>(
+        &self,
+        verdict: Result<Result<(Verdict<T>, Source), ReviewError>, E>,
+    ) -> Result<T, ReviewError> {
         let answer = match verdict.unwrap_or(Err(ReviewError::TooManyReviews)) {
             Ok((verdict, source)) => {
                 if source == Source::Cache {

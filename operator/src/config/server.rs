@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use dalsegno_gateway::Config;
 
-use super::values::{AnchorSinkKind, duration, run_name};
+use super::values::{AnchorSinkKind, bytes, duration, run_name};
 
 /// The key that signs bundles and anchors.
 #[derive(Clone, Debug, Args)]
@@ -17,7 +18,7 @@ pub struct KeyArgs {
     pub signing_key: Option<PathBuf>,
 }
 
-/// Where the gateway listens, and how many connections it takes.
+/// Where the gateway listens, how many connections it takes, and how much memory. docs/guides/in-production.md has the sum.
 #[derive(Clone, Debug, Args)]
 pub struct GatewayArgs {
     /// Address of the worker contract.
@@ -31,6 +32,50 @@ pub struct GatewayArgs {
     #[arg(long, env = "DALSEGNO_GATEWAY_MAX_CONNECTIONS_PER_PEER", default_value_t = 1024, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub gateway_max_connections_per_peer: u32,
+    /// Most bytes of request bodies in memory. One run may hold a quarter, or one body of at most 16Mi.
+    #[arg(long, env = "DALSEGNO_GATEWAY_REQUEST_BYTES", default_value = "64Mi", value_name = "BYTES",
+          value_parser = bytes::<16>)]
+    pub gateway_request_bytes: usize,
+    /// Most bytes of responses in memory. One run or user may hold a quarter, or one response. The largest response to an
+    /// attach needs the default.
+    #[arg(long, env = "DALSEGNO_GATEWAY_RESPONSE_BYTES", default_value = "160Mi", value_name = "BYTES",
+          value_parser = bytes::<160>)]
+    pub gateway_response_bytes: usize,
+    /// Most bytes of states that are read at once for workers that resume. With an operator in the same process, both
+    /// share them.
+    #[arg(long, env = "DALSEGNO_GATEWAY_RESUME_BYTES", default_value = "96Mi", value_name = "BYTES",
+          value_parser = bytes::<72>)]
+    pub gateway_resume_bytes: usize,
+    /// Most bytes of states that are read at once for people, for workers that look back, and for snapshots.
+    #[arg(long, env = "DALSEGNO_GATEWAY_INSPECTION_BYTES", default_value = "96Mi", value_name = "BYTES",
+          value_parser = bytes::<72>)]
+    pub gateway_inspection_bytes: usize,
+    /// Most bytes of pages of events and records that are read at once. A page has 4Mi.
+    #[arg(long, env = "DALSEGNO_GATEWAY_PAGE_BYTES", default_value = "16Mi", value_name = "BYTES",
+          value_parser = bytes::<4>)]
+    pub gateway_page_bytes: usize,
+    /// Most bytes of states that are remembered, so that the next full state of a run is stored as a difference.
+    #[arg(long, env = "DALSEGNO_GATEWAY_DELTA_BASE_BYTES", default_value = "32Mi", value_name = "BYTES",
+          value_parser = bytes::<0>)]
+    pub gateway_delta_base_bytes: usize,
+}
+
+impl GatewayArgs {
+    /// The configuration of the gateway.
+    pub fn config(&self, key: &KeyArgs) -> Config {
+        Config {
+            signing_key: key.signing_key.clone(),
+            max_connections: self.gateway_max_connections as usize,
+            max_connections_per_peer: self.gateway_max_connections_per_peer as usize,
+            max_request_bytes: self.gateway_request_bytes,
+            max_response_bytes: self.gateway_response_bytes,
+            max_resume_bytes: self.gateway_resume_bytes,
+            max_inspection_bytes: self.gateway_inspection_bytes,
+            max_page_bytes: self.gateway_page_bytes,
+            max_delta_base_bytes: self.gateway_delta_base_bytes,
+            ..Config::default()
+        }
+    }
 }
 
 /// Settings of the operator.
@@ -54,6 +99,11 @@ pub struct OperatorArgs {
     /// Number of runs that are reconciled at the same time. One namespace gets at most half of them.
     #[arg(long, env = "DALSEGNO_CONCURRENCY", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub concurrency: u16,
+    /// Most bytes of states that are read at once, to check the checkpoints of runs that recover. With a gateway in the same
+    /// process, --gateway-resume-bytes counts instead.
+    #[arg(long, env = "DALSEGNO_STATE_READ_BYTES", default_value = "96Mi", value_name = "BYTES",
+          value_parser = bytes::<72>)]
+    pub state_read_bytes: usize,
     /// Interval between anchors. An anchor is a signed line of at most 300 bytes that proves where all changed runs are.
     /// It is stored, and given to the sink for `audit verify`.
     #[arg(long, env = "DALSEGNO_ANCHOR_EVERY", default_value = "60s", value_name = "DURATION", value_parser = duration)]

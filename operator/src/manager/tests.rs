@@ -62,6 +62,7 @@ where
         namespace: "default".into(),
         pod_name: "dalsegno".into(),
         concurrency: 1,
+        state_read_bytes: 0,
         anchor_every: Duration::from_secs(60),
         purge_days: None,
         anchor_sink: AnchorSinkKind::None,
@@ -71,7 +72,7 @@ where
     let manager = Manager {
         client: Client::new(server, "shop"),
         store: Arc::new(Sqlite::memory().await.expect("a store")),
-        state_reads: StateReadBudget::default(),
+        state_reads: StateReadBudget::new(0),
         args,
         signing_key: None,
         metrics: Metrics::default(),

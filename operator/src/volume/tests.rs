@@ -44,6 +44,7 @@ async fn a_change_of_the_level_is_an_event_on_the_own_pod() {
         namespace: "system".into(),
         pod_name: "dalsegno-0".into(),
         concurrency: 1,
+        state_read_bytes: 0,
         anchor_every: Duration::from_secs(60),
         purge_days: None,
         crash_at: None,

@@ -28,7 +28,8 @@ pub(crate) async fn attach(
     Run(run): Run,
     request: Request,
 ) -> Result<Response, ApiProblem> {
-    let pod = credentials::authenticate_pod(&gateway, request.headers(), peer_of(request.extensions())).await?;
+    let pod =
+        credentials::authenticate_pod(&gateway, request.headers(), peer_of(request.extensions())).await?;
     let _call = gateway.worker_calls.acquire(LimitOwner::Pod(pod.pod_uid.clone()), 1)?;
     let request: AttachRequest = request_body::read_from_pod(&gateway, &pod, request).await?.parse()?;
     if !credentials::is_instance(&request.instance) {

@@ -6,12 +6,13 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use dalsegno_format::size;
 use dalsegno_model::{Commit, Committed};
-use dalsegno_protocol::{Boundary, ChannelOps, CommitRequest, Outcome, Payload, RawValue};
+use dalsegno_protocol::{Boundary, ChannelOps, CommitRequest, Limits, Outcome, Payload, RawValue};
 
 use crate::background::snapshot_writer;
 use crate::extractors::{Turn, Worker};
 use crate::gateway::Gateway;
 use crate::limits::request_body::{self, RequestBody};
+use crate::limits::response_body::json_length;
 use crate::response::{ApiProblem, commit_response};
 use crate::validation::{check_commit, new_finish};
 
@@ -49,11 +50,12 @@ async fn commit(
 ) -> Result<Response, ApiProblem> {
     let started = Instant::now();
     let request: CommitRequest = body.parse()?;
+    let bytes = body.bytes.len();
+    // Before the operations are written as text: then no more than two copies of a large body are in memory.
+    let (digest, _permit) = body.release();
     check_commit(&request, boundary)?;
     let finish = request.outcome.as_ref().map(|Outcome::Finish(finish)| new_finish(finish)).transpose()?;
     let Ops { text, full, size } = Ops::new(request.state, request.channels)?;
-    let bytes = body.bytes.len();
-    let (digest, _permit) = body.release();
     let commit = Commit {
         run: worker.run,
         capability: worker.capability,
@@ -104,7 +106,9 @@ impl Ops {
     fn new(state: Option<Box<RawValue>>, channels: Option<ChannelOps>) -> Result<Self, ApiProblem> {
         let full = state.map(|state| ChannelOps::whole(Payload::Json(state)));
         let Some(ops) = full.or(channels) else { return Ok(Self::default()) };
-        let text = serde_json::to_vec(&ops).map_err(|error| ApiProblem::invalid(error.to_string()))?;
+        // A buffer that grows while it is written would take up to twice as much.
+        let mut text = Vec::with_capacity(json_length(&ops, Limits::BODY_BYTES).unwrap_or_default());
+        serde_json::to_writer(&mut text, &ops).map_err(|error| ApiProblem::invalid(error.to_string()))?;
         Ok(Self { text: Some(text), full: ops.full, size: size::of_ops(&ops) })
     }
 }

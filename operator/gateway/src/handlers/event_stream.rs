@@ -22,7 +22,7 @@ pub(crate) async fn read_page(
     reader: &Reader,
     query: EventQuery,
 ) -> Result<EventPage, ApiProblem> {
-    gateway.call_with_retry("reading events", || gateway.store.events(reader.run, query)).await
+    gateway.read_page("reading events", || gateway.store.events(reader.run, query)).await
 }
 
 /// How a stream is written.

@@ -62,7 +62,7 @@ pub(crate) async fn list(
     };
     gateway.authorize_reader(&reader).await?;
     let read = || gateway.store.read_records(reader.run, &query);
-    let page = gateway.call_with_retry("reading records", read).await?;
+    let page = gateway.read_page("reading records", read).await?;
     let next = page.next.map(|(key, entry)| format!("{entry}.{key}"));
     json_response(&gateway, &reader.owner, &RecordsResponse { records: page.records, next })
 }

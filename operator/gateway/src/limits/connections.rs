@@ -114,12 +114,6 @@ impl Connections {
         activity.close_if_idle().then(|| self.metrics.connection_refused(RefusedConnection::Displaced))
     }
 
-    /// Closes the idle connection that a full gateway would close, if there is one.
-    pub(crate) fn close_any_idle(&self) {
-        // If none is idle, the next one that ends frees its descriptor.
-        let _ = self.close_idle(&self.open(), None);
-    }
-
     /// Whether new connections have been refused because of the total for ten seconds, and none has ended since.
     pub(crate) fn are_exhausted(&self) -> bool {
         self.open().full_since.is_some_and(|since| since.elapsed() >= EXHAUSTED_AFTER)

@@ -16,30 +16,42 @@ use crate::limits::shared_limit::{LimitExceeded, LimitOwner};
 /// Bytes of two of the largest states.
 pub(crate) const TWO_STATES: usize = 2 * Limits::STATE_BYTES;
 
+/// One part of a budget in this many is for small states.
+const SMALL_PART: usize = 9;
+
+/// Smallest budget in bytes: one of the largest states, and the part for small ones.
+pub(crate) const MIN_BUDGET: usize = Limits::STATE_BYTES * SMALL_PART / (SMALL_PART - 1);
+
 /// Largest small state in bytes. Small states have a budget of their own and never wait behind a large one. Most states
 /// are small.
 pub(crate) const SMALL_STATE: usize = Limits::INLINE_STATE_BYTES;
 
-/// Bytes of small states read at once.
-const SMALL_STATES: usize = 16 * SMALL_STATE;
-
 /// Owners whose queue is remembered. An owner that is forgotten can read twice at once.
 const OWNERS: usize = 16_384;
 
-/// Bytes of states that are read at once: two of the largest and 16 small ones. Clones share one budget.
+/// Bytes of states that are read at once. Clones share one budget.
 #[derive(Clone, Debug)]
 pub struct StateReadBudget {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
-}
-
-impl Default for StateReadBudget {
-    fn default() -> Self {
-        Self { small: Arc::new(Semaphore::new(SMALL_STATES)), large: Arc::new(Semaphore::new(TWO_STATES)) }
-    }
+    /// All bytes for large states.
+    large_bytes: usize,
 }
 
 impl StateReadBudget {
+    /// A budget of this many bytes, or of 72 MiB if that is more: a ninth is for small states, and at least one of the
+    /// largest states fits into the rest.
+    pub fn new(bytes: usize) -> Self {
+        let bytes = bytes.max(MIN_BUDGET);
+        let small_bytes = bytes / SMALL_PART;
+        let large_bytes = bytes - small_bytes;
+        Self {
+            small: Arc::new(Semaphore::new(small_bytes)),
+            large: Arc::new(Semaphore::new(large_bytes)),
+            large_bytes,
+        }
+    }
+
     /// Waits until a head of these sizes can be read. The permit gives the bytes back on drop. `None` only if the
     /// budget was closed, which never happens.
     pub async fn acquire(&self, sizes: &Sizes) -> Option<OwnedSemaphorePermit> {
@@ -48,7 +60,7 @@ impl StateReadBudget {
 
     /// Waits for this many bytes, or for the whole budget if that is less.
     pub(crate) async fn acquire_bytes(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = bytes.min(TWO_STATES);
+        let bytes = bytes.min(self.large_bytes);
         let budget = if bytes <= SMALL_STATE { &self.small } else { &self.large };
         budget.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await.ok()
     }
@@ -78,9 +90,9 @@ pub(crate) struct StateReadPermit {
 }
 
 impl StateReadLimiter {
-    /// A limiter whose callers wait up to `timeout`.
-    pub(crate) fn new(timeout: Duration) -> Self {
-        Self { budget: StateReadBudget::default(), owners: Cache::new(OWNERS), timeout }
+    /// A limiter of this many bytes, whose callers wait up to `timeout`.
+    pub(crate) fn new(bytes: usize, timeout: Duration) -> Self {
+        Self { budget: StateReadBudget::new(bytes), owners: Cache::new(OWNERS), timeout }
     }
 
     /// The bytes that all owners share.
@@ -111,8 +123,18 @@ mod tests {
     const ONE: LimitOwner = LimitOwner::Run(RunId::from_u128(1));
     const OTHER: LimitOwner = LimitOwner::Run(RunId::from_u128(2));
 
+    /// A limiter of two of the largest states.
     fn limiter() -> StateReadLimiter {
-        StateReadLimiter::new(Duration::from_millis(300))
+        StateReadLimiter::new(2 * MIN_BUDGET, Duration::from_millis(300))
+    }
+
+    #[tokio::test]
+    async fn the_smallest_budget_has_room_for_one_of_the_largest_states_and_small_ones_beside_it() {
+        let limiter = StateReadLimiter::new(0, Duration::from_millis(300));
+        let _largest = limiter.acquire(&ONE, TWO_STATES).await.unwrap();
+        let other = limiter.acquire(&OTHER, SMALL_STATE + 1).await.unwrap_err();
+        assert_eq!(other, LimitExceeded::Total);
+        assert!(limiter.acquire(&OTHER, SMALL_STATE).await.is_ok());
     }
 
     #[tokio::test]

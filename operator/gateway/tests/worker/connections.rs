@@ -11,13 +11,13 @@ use crate::context::*;
 use crate::server::{TestServer, start, until};
 
 /// A client's connection from this loopback address.
-async fn connect_from(last_byte: u8, server: &TestServer) -> TcpStream {
+pub async fn connect_from(last_byte: u8, server: &TestServer) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, last_byte], 0))).unwrap();
     socket.connect(server.address).await.unwrap()
 }
 
-async fn send_heartbeat(ctx: &TestContext, connection: &mut TcpStream) -> std::io::Result<()> {
+pub async fn send_heartbeat(ctx: &TestContext, connection: &mut TcpStream) -> std::io::Result<()> {
     let head = format!(
         "POST /v1/runs/{}/heartbeat HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {INSTANCE}\r\n\
          Content-Length: 0\r\n\r\n",
@@ -27,7 +27,7 @@ async fn send_heartbeat(ctx: &TestContext, connection: &mut TcpStream) -> std::i
 }
 
 /// What the gateway sends, up to the end of the first body or of the connection.
-async fn read_answer(connection: &mut TcpStream) -> String {
+pub async fn read_answer(connection: &mut TcpStream) -> String {
     let (mut answer, mut some) = (Vec::new(), [0; 4096]);
     let reading = async {
         loop {
@@ -92,6 +92,69 @@ async fn idle_connections_of_one_address_keep_nobody_out() {
     let (_open, answer) = heartbeat_from(1, &ctx, &server).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    server.end().await;
+}
+
+/// Opens idle connections from this address for ever, as many as the gateway lets it have, and opens closed ones anew.
+async fn flood_from(last_byte: u8, number: usize, server: &TestServer) {
+    let connections = (0..number).map(|_| async {
+        loop {
+            let mut connection = connect_from(last_byte, server).await;
+            // Ends when the gateway closes the connection.
+            let _ = connection.read(&mut [0; 64]).await;
+        }
+    });
+    futures::future::join_all(connections).await;
+}
+
+/// Commits turns of this run with its worker's instance, each on a new connection from this address.
+async fn commit_turns(ctx: &TestContext, server: &TestServer, last_byte: u8, instance: &str) {
+    for turn in 1..=10 {
+        let mut connection = connect_from(last_byte, server).await;
+        let body = commit(turn, "1");
+        let request = format!(
+            "POST /v1/runs/{}/turns/{turn} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {instance}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            ctx.run,
+            body.len()
+        );
+        connection.write_all(request.as_bytes()).await.unwrap();
+        let answer = read_answer(&mut connection).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "turn {turn}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_worker_is_refused_while_strangers_flood_the_gateway_with_idle_connections() {
+    let config = Config { max_connections: 128, max_connections_per_peer: 96, ..test_config() };
+    let ctx = TestContext::attached().await.with_config(config);
+    let server = start(&ctx).await;
+    let instances: Vec<_> = ('C'..='H').map(|letter| letter.to_string().repeat(43)).collect();
+    let mut runs = Vec::new();
+    for (number, instance) in instances.iter().enumerate() {
+        runs.push(ctx.other_run(&format!("tenant-{number}"), instance).await);
+    }
+    let workers = runs
+        .iter()
+        .zip(&instances)
+        .zip(10..)
+        .map(|((ctx, instance), address)| commit_turns(ctx, &server, address, instance));
+    let working = async {
+        until("the gateway is full", || metric(&ctx, "gateway_open_connections") >= 128).await;
+        futures::future::join_all(workers).await;
+    };
+    tokio::select! {
+        ((), ()) = async { tokio::join!(flood_from(2, 150, &server), flood_from(3, 150, &server)) } => {}
+        () = working => {}
+    }
+    let refused = |reason| metric(&ctx, &format!("gateway_refused_connections_total{{reason=\"{reason}\"}}"));
+    println!(
+        "displaced {}, refused at the share of their address {}",
+        refused("displaced"),
+        refused("peer-limit")
+    );
+    assert!(refused("displaced") > 0, "the gateway was full of strangers");
+    assert_eq!(refused("total-limit"), 0, "idle connections keep nobody out");
     server.end().await;
 }
 

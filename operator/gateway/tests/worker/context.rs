@@ -83,6 +83,7 @@ pub fn test_config() -> Config {
         stream_poll_interval: Duration::from_millis(10),
         stream_keepalive_interval: Duration::from_millis(50),
         reauthorize_interval: Duration::ZERO,
+        refused_review_pause: Duration::from_millis(10),
         ..Config::default()
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test helper may fail the test")]
 
+mod accepting;
 #[path = "../../../store/tests/support/child_process.rs"]
 mod alone;
 mod attach;
@@ -25,6 +26,7 @@ mod input;
 #[allow(dead_code)]
 #[path = "../../../store/tests/support/keys.rs"]
 mod keys;
+mod memory;
 mod observability;
 mod oversized_input;
 #[allow(dead_code)]
@@ -37,5 +39,6 @@ mod snapshots;
 mod store_outages;
 mod stored_bytes;
 mod tenant_isolation;
+mod token_reviews;
 mod users;
 mod versions;

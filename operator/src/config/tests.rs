@@ -1,0 +1,119 @@
+//! The chart, the flags and the documentation name the same limits of a gateway.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+use clap::Parser as _;
+use dalsegno_gateway::Config;
+use serde_yaml::Value;
+
+use super::{Cli, Command, KeyArgs};
+
+const VALUES: &str = include_str!("../../../charts/dalsegno/values.yaml");
+const PRODUCTION: &str = include_str!("../../../docs/guides/in-production.md");
+
+/// The chart's value of each limit, and its flag.
+const LIMITS: [(&str, &str); 8] = [
+    ("connections.max", "--gateway-max-connections"),
+    ("connections.maxPerPeer", "--gateway-max-connections-per-peer"),
+    ("memory.requestBodies", "--gateway-request-bytes"),
+    ("memory.responses", "--gateway-response-bytes"),
+    ("memory.resumeReads", "--gateway-resume-bytes"),
+    ("memory.inspectionReads", "--gateway-inspection-bytes"),
+    ("memory.pageReads", "--gateway-page-bytes"),
+    ("memory.deltaBases", "--gateway-delta-base-bytes"),
+];
+
+/// The gateway's configuration with these flags, or why they are refused.
+fn config(flags: &[&str]) -> Result<Config, String> {
+    let command = ["dalsegno", "gateway", "--database-url", "sqlite:///store.db"];
+    let cli = Cli::try_parse_from(command.iter().chain(flags)).map_err(|error| error.to_string())?;
+    match cli.command {
+        Command::Gateway { gateway, .. } => Ok(gateway.config(&KeyArgs { signing_key: None })),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The chart's value at this path below `of`.
+fn chart_value(of: &str, path: &str) -> String {
+    let values: Value = serde_yaml::from_str(VALUES).unwrap();
+    let value = path.split('.').fold(&values[of], |value, key| &value[key]);
+    value.as_str().map_or_else(|| value.as_u64().unwrap().to_string(), str::to_owned)
+}
+
+/// The text in the first code span after `before` in the documentation.
+fn documented(before: &str) -> &'static str {
+    let (_, after) = PRODUCTION.split_once(before).unwrap_or_else(|| panic!("{before:?} is not documented"));
+    after.split('`').nth(1).unwrap()
+}
+
+#[test]
+fn the_flags_have_the_defaults_of_the_gateway() {
+    assert_eq!(format!("{:?}", config(&[]).unwrap()), format!("{:?}", Config::default()));
+}
+
+#[test]
+fn the_chart_has_the_defaults_of_the_program() {
+    for (value, flag) in LIMITS {
+        let text = chart_value("gateway", value);
+        let with_value = config(&[flag, &text]).unwrap();
+        assert_eq!(format!("{with_value:?}"), format!("{:?}", Config::default()), "{value}={text}");
+        let row = format!("`gateway.{value}` | `{flag}` |");
+        assert_eq!(documented(&row), text, "the table of docs/guides/in-production.md");
+    }
+    let command =
+        ["dalsegno", "operator", "--database-url", "sqlite:///store.db", "--gateway-url", "http://g"];
+    let Command::Operator { operator, .. } = Cli::try_parse_from(command).unwrap().command else { panic!() };
+    let of_chart = super::values::bytes::<0>(&chart_value("operator", "memory.stateReads")).unwrap();
+    assert_eq!(operator.state_read_bytes, of_chart);
+}
+
+#[test]
+fn the_chart_has_the_settings_of_the_allocator_with_which_the_memory_was_measured() {
+    const CHART: &str = include_str!("../../../charts/dalsegno/templates/_helpers.tpl");
+    const MEASURED: &str = include_str!("../../store/tests/support/child_process.rs");
+    let (_, settings) = MEASURED.split_once("const ALLOCATOR").unwrap();
+    let (settings, _) = settings.split_once("];").unwrap();
+    let settings: Vec<_> = settings.lines().filter(|line| line.contains("MALLOC")).collect();
+    assert_eq!(settings.len(), 3);
+    for line in settings {
+        let texts: Vec<_> = line.split('"').collect();
+        let entry = format!("- name: {}\n  value: \"{}\"\n", texts[1], texts[3]);
+        assert!(CHART.contains(&entry), "{entry}");
+    }
+}
+
+#[test]
+fn every_limit_of_the_gateway_changes_the_memory_that_it_may_take() {
+    let default = Config::default().memory_bytes();
+    for (value, flag) in LIMITS.iter().filter(|(value, _)| *value != "connections.maxPerPeer") {
+        let more = if value.starts_with("memory.") { "1Gi" } else { "100000" };
+        assert!(config(&[flag, more]).unwrap().memory_bytes() > default, "{value}");
+    }
+}
+
+#[test]
+fn the_documented_memory_is_that_of_the_program() {
+    let mebibytes = |config: &Config| format!("{}Mi", config.memory_bytes().div_ceil(1 << 20));
+    assert_eq!(documented("With the defaults a gateway may take"), mebibytes(&Config::default()));
+    let larger = ["--gateway-max-connections", "8192", "--gateway-request-bytes", "256Mi"];
+    assert_eq!(
+        documented("With 8,192 connections and `256Mi` of bodies it may take"),
+        mebibytes(&config(&larger).unwrap())
+    );
+}
+
+#[test]
+fn a_limit_below_what_one_call_needs_is_refused() {
+    for (flag, text, why) in [
+        ("--gateway-request-bytes", "15Mi", "at least 16Mi"),
+        ("--gateway-response-bytes", "159Mi", "at least 160Mi"),
+        ("--gateway-page-bytes", "64Ki", "at least 4Mi"),
+        ("--gateway-resume-bytes", "64M", "write a number of bytes"),
+        ("--gateway-resume-bytes", "", "write a number of bytes"),
+        ("--gateway-inspection-bytes", "99999999999999999999Gi", "write a number of bytes"),
+    ] {
+        let error = config(&[flag, text]).unwrap_err();
+        assert!(error.contains(why), "{flag}={text}: {error}");
+    }
+    assert!(config(&["--gateway-delta-base-bytes", "0", "--gateway-request-bytes", "16777216"]).is_ok());
+}
