@@ -230,7 +230,9 @@ async fn a_state_above_the_inline_limit_is_fetched() {
 
 #[tokio::test]
 async fn a_resuming_worker_does_not_wait_for_reads_of_earlier_turns() {
-    let ctx = TestContext::attached().await;
+    // Room for two of the largest states, for which the reads of earlier turns count.
+    let config = Config { max_inspection_bytes: 144 << 20, ..test_config() };
+    let ctx = TestContext::attached().await.with_config(config);
     let other = ctx.other_run("bakery", SECOND).await;
     for (ctx, instance) in [(&ctx, INSTANCE), (&other, SECOND)] {
         ctx.post_as(instance, "turns/1", commit(1, "1")).await.ok();
