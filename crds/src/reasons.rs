@@ -56,16 +56,14 @@ reasons! {
     }
     EffectUnknown {
         "A tool call of an earlier attempt may or may not have taken effect, and the call's policy is `ask`.",
-        "Find out in the tool's own records whether the call took effect, then run, in the operator's namespace, `kubectl \
-         exec --namespace dalsegno-system deployment/dalsegno -- /dalsegno settle NAMESPACE/RUN CALL --outcome \
-         completed|failed --reason TEXT --by YOU`. The same command with `show NAMESPACE/RUN --calls` lists the calls."
+        "Find out in the tool's own records whether the call took effect, and settle the call. The run then continues \
+         without further action."
     }
     KeyRefused {
         "A tool refused the idempotency key of a call, as HTTP APIs do with status 422: the key belongs to a different \
          earlier call. An effect may have happened twice, or not as intended.",
-        "Find out in the tool's own records what happened, then run, in the operator's namespace, `kubectl exec --namespace \
-         dalsegno-system deployment/dalsegno -- /dalsegno settle NAMESPACE/RUN CALL --outcome completed|failed --reason \
-         TEXT --by YOU`. The same command with `show NAMESPACE/RUN --calls` lists the calls."
+        "Find out in the tool's own records what happened, and settle the call. The run then continues without further \
+         action."
     }
     VersionBlocked {
         "Another agent version wrote the latest checkpoint, and the version policy does not allow the deployed version to \

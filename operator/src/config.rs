@@ -1,5 +1,7 @@
 //! The command line: every flag also has an environment variable where a deployment needs it.
 
+#[cfg(test)]
+mod documentation;
 mod server;
 mod store;
 mod user;

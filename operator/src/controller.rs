@@ -5,7 +5,6 @@
 
 pub mod act;
 pub mod agent_runs;
-pub mod attribution;
 pub mod context;
 mod create_pod;
 pub mod definitions;

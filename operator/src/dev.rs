@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex};
 
 use anyhow::Context as _;
 use dalsegno_core::settings::Settings;
+use dalsegno_core::text::shell_quoted;
 use dalsegno_gateway::{Config, Gateway};
 use dalsegno_store::sqlite::Disk;
 use dalsegno_store::{ConnectionOptions, ServedStore};
@@ -40,7 +41,8 @@ use crate::volume::VolumeFailed;
 use agent_run::Input;
 use kubelet::Kubelet;
 use local_runtime::LocalRuntime;
-use messages::{print_orphans, shell_quoted};
+pub use local_runtime::NAMESPACE_UID;
+use messages::print_orphans;
 use program::Program;
 use progress::{ProgressPrinter, next_turn};
 use run_loop::{Outcome, run_until_done, shut_down};
@@ -88,18 +90,17 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     let state_reads = gateway.resume_reads();
     let serving = tokio::spawn(dalsegno_gateway::serve(listener, gateway, stop.clone().cancelled_owned()));
     tokio::spawn(retention::run(store.clone(), Metrics::default(), stop.clone()));
-    let settings = Settings::resolve(&run.spec, &local_runtime::defaults());
     let runtime = LocalRuntime {
         state_reads,
         store,
-        url: shell_quoted(&url),
+        url,
         gateway_url,
         kubelet,
         program,
         input: input.text,
         serving_since: Timestamp::now(),
         status: Mutex::default(),
-        printer: Mutex::new(ProgressPrinter::new(settings, found.as_ref())),
+        printer: Mutex::new(ProgressPrinter::new(settings(), found.as_ref())),
     };
     let outcome = tokio::select! {
         outcome = run_until_done(&runtime, &mut run, args.kill_every, &mut signals) => outcome,
@@ -116,6 +117,11 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
         Outcome::NotSucceeded => ExitCode::FAILURE,
         Outcome::Interrupted(signal) => ExitCode::from(signal.exit_code()),
     })
+}
+
+/// The settings of every run.
+pub fn settings() -> Settings {
+    Settings::resolve(&agent_run::spec(None), &local_runtime::defaults())
 }
 
 /// Waits until the volume of the store has failed.

@@ -65,6 +65,15 @@ fn observed(client: Client, health: WatchHealth) -> Client {
     Client::new(service, namespace)
 }
 
+/// A client of the API server of the pod that this program runs in, with the pod's service account.
+///
+/// # Errors
+///
+/// The program does not run in a pod, or the configuration is invalid.
+pub fn connect_in_pod() -> anyhow::Result<Client> {
+    Ok(from_config(Config::incluster()?)?)
+}
+
 fn is_watch(request: &Request<Body>) -> bool {
     request.uri().query().is_some_and(|it| it.contains("watch=true"))
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use dalsegno_core::CliLocation;
 use dalsegno_crds::names;
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::Store;
@@ -179,6 +180,7 @@ impl Manager {
             client: self.client,
             store: self.store,
             gateway_url: self.args.gateway_url.trim_end_matches('/').to_owned(),
+            cli: CliLocation::Pod { namespace: self.args.namespace.clone() },
             pods: PodCache::default(),
             nodes: NodeCache::default(),
             definitions,

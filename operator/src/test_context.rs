@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::{Method, Request, Response};
+use dalsegno_core::CliLocation;
 use dalsegno_model::{
     Attached, Commit, Committed, Created, Deadlines, Identity, NewRun, OnPrior, PodRecord, RunId, Store,
     Verdict,
@@ -60,6 +61,7 @@ impl TestContext {
             reporter: Reporter { controller: "test".into(), instance: None },
             store,
             gateway_url: "http://gateway".into(),
+            cli: CliLocation::Pod { namespace: "dalsegno-system".into() },
             pods: Default::default(),
             nodes: Default::default(),
             definitions,

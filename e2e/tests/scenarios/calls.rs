@@ -3,7 +3,7 @@
 use dalsegno_crds::{ConditionType, Reason, Summary};
 use dalsegno_e2e::wait::{consistently, secs};
 use dalsegno_e2e::worker::Worker;
-use dalsegno_e2e::{Agent, Result, StatusExt, TestContext, operator};
+use dalsegno_e2e::{Agent, Result, StatusExt, TestContext, operator, process};
 use dalsegno_protocol::Code;
 use kube::api::DeleteParams;
 use serde_json::json;
@@ -22,13 +22,17 @@ async fn an_unknown_call_with_policy_ask_holds_the_run_before_the_next_pod_until
     let status = run.wait_for(Summary::Held, secs(60)).await?;
     assert_eq!(status.reason, Some(Reason::EffectUnknown));
     let (_, message) = status.reason_and_message(ConditionType::Held);
-    assert!(message.contains("dalsegno settle"), "the message should name the remedy: {message}");
+    let shown = message.split('`').find(|it| it.contains(" /dalsegno settle "));
+    let shown = shown.ok_or_else(|| anyhow::anyhow!("the message should have a command: {message}"))?;
     consistently("no pod after the first", secs(3), async || ctx.audit.expect_pods(&run.name, [1])).await?;
 
     let listed = operator::run(&["show", &run.key(), "--calls"]).await?;
     assert!(listed.contains("turn-3"), "the call should be listed by its id:\n{listed}");
-    let reason = ["--outcome", "failed", "--reason", "it is not in the ledger", "--by", "a test"];
-    operator::run(&[&["settle", &run.key(), "turn-3"], &reason[..]].concat()).await?;
+    let waits = listed.lines().nth(1).unwrap_or_default();
+    assert!(waits.starts_with("held") && waits.contains(shown), "why it waits should come first:\n{listed}");
+    // As a person pastes it, in a shell.
+    let pasted = format!("USER=tester; {}", shown.replace("--outcome completed", "--outcome failed"));
+    process::run("sh", ["-c", &pasted]).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(status.attempt().number, 2);
     run.expect_nothing_lost_or_repeated(5).await?;

@@ -45,6 +45,8 @@ pub enum Effect {
     },
     /// Read a stored template by its hash. Changes nothing.
     ReadTemplate(String),
+    /// Read the ids of the calls that hold the run until a person settles them. Changes nothing.
+    ReadCallsToSettle(RunId),
     /// Verify that the state at the head of this row can be rebuilt. Changes nothing.
     VerifyHead(Box<RunRecord>),
     /// Go back to an earlier boundary.
@@ -125,6 +127,7 @@ impl Effect {
             Self::CreateRun { .. } => "create-run",
             Self::EndAttempt { .. } => "end-attempt",
             Self::ReadTemplate(_) => "read-template",
+            Self::ReadCallsToSettle(_) => "read-calls-to-settle",
             Self::VerifyHead(_) => "verify-head",
             Self::Rewind(..) => "rewind",
             Self::CreateWorker { .. } => "create-worker",

@@ -15,6 +15,8 @@
 //! | `pod_end`, [`termination_message`], `deadlines` | the evidence itself: the pod's status, the worker's message, expired deadlines |
 //! | [`recovery`] | when a run is held, and how long the next attempt waits |
 //! | [`temporary_holds`] | which holds end by themselves, and when |
+//! | [`remedy`], [`CliLocation`] | what a person does about a hold, with the commands for this run |
+//! | [`attribution`] | who requested a change of an AgentRun, and why |
 //! | [`resync`] | when a run is looked at although nothing woke it |
 //! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
 //! | [`run_queue`] | which runs wait because their definition limits them |
@@ -27,7 +29,9 @@
 //! | `run_stage`, `status` | the run's status and its Kubernetes events |
 //! | [`pod`] | how to read a pod's status |
 
+pub mod attribution;
 mod avoided_nodes;
+mod cli_location;
 mod deadlines;
 pub mod decide;
 mod decision;
@@ -41,6 +45,7 @@ pub mod pod;
 mod pod_create_error;
 mod pod_end;
 pub mod recovery;
+pub mod remedy;
 pub mod resync;
 pub mod revision;
 pub mod run_queue;
@@ -54,6 +59,7 @@ pub mod text;
 pub mod version;
 pub mod worker;
 
+pub use cli_location::CliLocation;
 pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Decision, Effect, EventLevel, EventSpec};

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
 
+use crate::cli_location::CliLocation;
 use crate::pod;
 use crate::pod_create_error::{NamespaceQuota, PodCreateError};
 use crate::version::Templates;
@@ -38,6 +39,11 @@ pub struct Observed {
     pub queue_position: Option<i32>,
     /// Whether a pod of another owner has the name of the current attempt's pod.
     pub name_taken: bool,
+    /// Ids of the calls that hold the run until a person settles them: at most [`crate::remedy::MAX_CALLS`]. `None`: they were
+    /// not read, which a decision asks for only if there are any.
+    pub calls_to_settle: Option<Vec<String>>,
+    /// Where a person runs this program.
+    pub cli: CliLocation,
     /// Base URL of the gateway for workers, without a slash at the end.
     pub gateway_url: String,
 }
@@ -137,6 +143,8 @@ pub enum EffectResult {
     Template(String, Option<String>),
     /// The result of a verification of the head.
     Head(ObservedHead),
+    /// Ids of the calls that hold the run.
+    CallsToSettle(Vec<String>),
     /// A pod of another owner has the name.
     NameTaken,
     /// The API server did not create the pod.
@@ -178,6 +186,7 @@ impl Observed {
                 self.templates.insert(revision, document);
             }
             EffectResult::Head(head) => self.head = Some(head),
+            EffectResult::CallsToSettle(calls) => self.calls_to_settle = Some(calls),
             EffectResult::QuotaExceeded(quota) => self.quota = Some(quota),
             EffectResult::NameTaken => self.name_taken = true,
             EffectResult::PodNotCreated(error) => self.pod_create_error = Some(error),

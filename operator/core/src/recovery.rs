@@ -12,7 +12,7 @@ use dalsegno_protocol::{Limits, Policy, nesting};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::settings::Settings;
-use crate::text::position;
+use crate::text::{counted, position};
 
 /// Number of consecutive refused versions after which the run is held.
 const MAX_VERSION_REFUSALS: usize = 2;
@@ -81,17 +81,23 @@ fn worker_fatal(row: &RunRecord) -> Option<Hold> {
 fn key_refused(row: &RunRecord) -> Option<Hold> {
     let refused = row.calls.keys_refused;
     let message =
-        format!("a tool refused the idempotency key of {refused} call(s); {}", describe_last_end(row));
+        format!("a tool refused the idempotency key of {}; {}", calls(refused), describe_last_end(row));
     (refused > 0).then(|| Hold::new(Reason::KeyRefused, message))
 }
 
 fn effect_unknown(row: &RunRecord) -> Option<Hold> {
     let unknown = row.calls.unsettled.get(&Policy::Ask).copied().unwrap_or_default();
     let message = format!(
-        "an attempt ended during {unknown} call(s) with policy `ask`, and it is not known whether they took effect; {}",
+        "an attempt ended during {} with policy `ask`, and it is not known whether {} took effect; {}",
+        calls(unknown),
+        if unknown == 1 { "it" } else { "they" },
         describe_last_end(row)
     );
     (unknown > 0).then(|| Hold::new(Reason::EffectUnknown, message))
+}
+
+fn calls(number: i64) -> String {
+    counted(number, "call", "calls")
 }
 
 fn recovery_loop(row: &RunRecord, settings: &Settings) -> Option<Hold> {
@@ -102,23 +108,24 @@ fn recovery_loop(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let last = counted_attempts(row).find(|it| it.end.as_ref().is_some_and(|end| end.class == Class::Crash));
     let at = position(row.head.as_ref().map_or(0, |head| head.turn));
     let last = last.map_or_else(|| describe_last_end(row), describe_end);
-    let message = format!("{count} attempt(s) in a row made no progress {at}; {last}");
+    let attempts = counted(count, "attempt", "attempts in a row");
+    let message = format!("{attempts} made no progress {at}; {last}");
     Some(Hold::new(Reason::RecoveryLoop, message))
 }
 
 fn attempts_exhausted(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let charged = row.counters.recovery_attempts.saturating_sub(row.counters.recovery_attempts_base);
     let most = settings.max_recovery_attempts;
-    let message =
-        format!("{charged} crash(es), and at most {most} are recovered; {}", describe_last_end(row));
+    let crashes = counted(charged, "crash", "crashes");
+    let message = format!("{crashes}, and at most {most} are recovered; {}", describe_last_end(row));
     (charged > most).then(|| Hold::new(Reason::RecoveryAttemptsExhausted, message))
 }
 
 fn disruptions_exhausted(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let total = row.counters.disruptions.saturating_sub(row.counters.disruptions_base);
     let most = settings.max_disruptions.filter(|most| total > *most)?;
-    let message =
-        format!("{total} disruption(s), and at most {most} are recovered; {}", describe_last_end(row));
+    let disruptions = counted(total, "disruption", "disruptions");
+    let message = format!("{disruptions}, and at most {most} are recovered; {}", describe_last_end(row));
     Some(Hold::new(Reason::DisruptionsExhausted, message))
 }
 

@@ -7,6 +7,7 @@ use dalsegno_crds::{AgentRun, ConditionStatus, ConditionType, Reason, find_condi
 use dalsegno_model::{Lifecycle, PriorRun, RunRecord};
 use uuid::Uuid;
 
+use crate::cli_location::CliLocation;
 use crate::observed::{Observed, ObservedStore};
 use crate::pod::annotation;
 use crate::recovery::Hold;
@@ -42,7 +43,7 @@ pub(crate) fn check<'a>(run: &AgentRun, observed: &'a Observed) -> StoreConsiste
         ObservedStore::Unknown(error) => StoreConsistency::Unknown(error),
         ObservedStore::NotFound { store_id } => find_inconsistency(run, observed, *store_id, None)
             .map_or(StoreConsistency::NewRun, StoreConsistency::Hold),
-        ObservedStore::Prior(prior) => StoreConsistency::Hold(prior_run_hold(prior)),
+        ObservedStore::Prior(prior) => StoreConsistency::Hold(prior_run_hold(prior, &observed.cli)),
         ObservedStore::Found(row) => find_inconsistency(run, observed, row.store_id, Some(row))
             .map_or(StoreConsistency::Row(row), StoreConsistency::Hold),
     };
@@ -132,14 +133,15 @@ impl fmt::Display for HighWaterMark {
     }
 }
 
-fn prior_run_hold(prior: &PriorRun) -> Hold {
+fn prior_run_hold(prior: &PriorRun, cli: &CliLocation) -> Hold {
     let PriorRun { id: _, object_uid, tenant, asked_by, turn } = prior;
     let adoption = if tenant == asked_by {
         String::new()
     } else {
         format!(
-            "; its namespace had another UID: before the run can be adopted, an administrator must run `dalsegno \
-             adopt-namespace {tenant} {asked_by} --reason TEXT`"
+            "; its namespace had another UID: before the run can be adopted, an administrator must run `{} {}`",
+            cli.command("adopt-namespace", &[tenant, asked_by]),
+            cli.justification("the namespace was created again")
         )
     };
     let message = format!(

@@ -14,6 +14,7 @@ use crate::recovery::{
     next_attempt_time,
 };
 use crate::settings::Settings;
+use crate::text::counted;
 
 /// Number of consecutive attempts that never attached after which the run is held.
 const MAX_START_FAILURES: usize = 3;
@@ -56,7 +57,8 @@ pub fn find_disruption_hold(row: &RunRecord, settings: &Settings) -> Option<Hold
     if limit.is_none() && are_quick(row) {
         return None;
     }
-    let message = format!("{in_a_row} disruption(s) in a row without progress; {}", describe_last_end(row));
+    let disruptions = counted(in_a_row, "disruption", "disruptions in a row");
+    let message = format!("{disruptions} without progress; {}", describe_last_end(row));
     let hold = Hold::new(Reason::DisruptionsExhausted, message);
     if hold.is_final(settings) {
         return Some(hold);

@@ -1,6 +1,7 @@
 //! `dalsegno adopt-namespace`: moves the runs of a namespace that was deleted and created again.
 
 use anyhow::{Context as _, bail};
+use dalsegno_core::text::counted;
 use dalsegno_model::NamespaceAdoption;
 
 use crate::config::{AdoptNamespaceArgs, Justification};
@@ -18,7 +19,10 @@ pub async fn run(args: AdoptNamespaceArgs) -> anyhow::Result<()> {
     let NamespaceAdoption { from, to, .. } = &adoption;
     match store.adopt_namespace(&adoption).await.context("moving the runs")? {
         0 => bail!("the store has no run of a namespace with UID {from}"),
-        runs => print_line!("{runs} runs now belong to the namespace with UID {to}"),
+        runs => {
+            let runs = counted(runs, "run now belongs", "runs now belong");
+            print_line!("{runs} to the namespace with UID {to}");
+        }
     }
     Ok(())
 }

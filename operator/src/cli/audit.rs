@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, stdin};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use dalsegno_core::text::counted;
 use dalsegno_model::read_transaction::AuditKey;
 use dalsegno_model::{Prune, ReadTransaction, RunId, Store, audit};
 use dalsegno_proof::{Anchors, NamedRows, ProvenAnchors, PublicKey, check_store_and_anchors};
@@ -52,7 +53,7 @@ pub async fn prune(args: PruneArgs) -> anyhow::Result<()> {
             runs += 1;
         }
     }
-    print_line!("{rows} rows of {runs} runs were pruned");
+    print_line!("pruned: {} of {}", counted(rows, "row", "rows"), counted(runs, "run", "runs"));
     // The read transaction must not hold old rows while many are deleted.
     drop(reading);
     prune_anchors(store.as_ref(), copy.announced(), anchors.first_since(before)).await
@@ -69,13 +70,14 @@ async fn prune_anchors(store: &dyn Store, announced: i64, next: Option<i64>) -> 
         }
         pruned += some;
     }
-    print_line!("{pruned} anchors were pruned");
+    print_line!("pruned: {}", counted(pruned, "anchor", "anchors"));
     forget_purges(store).await.context("deleting purge records")?;
     if let Some(next) = next.filter(|next| *next > announced) {
         let runs = store.request_anchors_from(next).await.context("requesting that anchors be pruned")?;
         print_line!(
             "anchors before {next} can be pruned by the next `audit prune`, with a copy that has an anchor from after this one; \
-             {runs} runs are anchored again until then"
+             {} anchored again until then",
+            counted(runs, "run is", "runs are")
         );
     }
     Ok(())
@@ -91,7 +93,8 @@ async fn forget_purges(store: &dyn Store) -> dalsegno_model::Result<()> {
         after = next;
     }
     if rows > 0 {
-        print_line!("{rows} purge records were deleted, of runs that no anchor names any more");
+        let records = counted(rows, "purge record was", "purge records were");
+        print_line!("{records} deleted, of runs that no anchor names any more");
     }
     Ok(())
 }
@@ -133,34 +136,38 @@ async fn check(
             .await
             .context("reading the store")?;
     problems += summary.problems;
+    let in_copy = copy.map_or_else(String::new, |_| format!(", {copied} in the copy"));
     print_line!(
-        "{} runs, {} audit rows, {} boundaries, {} calls, {} snapshots, {} anchors, {copied} in the copy: {problems} problems",
-        summary.runs,
-        summary.audit,
-        summary.boundaries,
-        summary.calls,
-        summary.snapshots,
-        summary.anchors
+        "{}, {}, {}, {}, {}, {}{in_copy}: {}",
+        counted(summary.runs, "run", "runs"),
+        counted(summary.audit, "audit row", "audit rows"),
+        counted(summary.boundaries, "boundary", "boundaries"),
+        counted(summary.calls, "call", "calls"),
+        counted(summary.snapshots, "snapshot", "snapshots"),
+        counted(summary.anchors, "anchor", "anchors"),
+        counted(problems, "problem", "problems")
     );
     if copied > 0 {
         print_line!(
-            "{} runs are exactly where the copy proves; the others have moved since its last anchor",
-            summary.proven
+            "{} exactly where the copy proves; any other has moved since its last anchor",
+            counted(summary.proven, "run is", "runs are")
         );
     }
     if summary.purged > 0 {
-        print_line!("{} runs were purged, and anchors name the record of it", summary.purged);
+        let runs = counted(summary.purged, "run was", "runs were");
+        print_line!("{runs} purged, and anchors name the record of it");
     }
     if summary.shredded > 0 {
-        print_line!("{} runs were shredded: only their chains could be verified", summary.shredded);
+        let runs = counted(summary.shredded, "run was", "runs were");
+        print_line!("{runs} shredded: only the chains could be verified");
     }
     if problems > summary.locked {
         bail!("the store differs from what was written");
     }
     if summary.locked > 0 {
         bail!(
-            "keys are missing, or the rows of data keys were changed: of {} runs only the chains could be verified",
-            summary.locked
+            "keys are missing, or the rows of data keys were changed: of {} only the chains could be verified",
+            counted(summary.locked, "run", "runs")
         );
     }
     if copy.is_some() && copied == 0 {

@@ -28,9 +28,9 @@ pub async fn run(args: ShowAuditArgs) -> anyhow::Result<()> {
 
 fn print_row(row: &AuditRow) {
     let Explanation { at, actor, call, text } = Explanation::of(row);
-    let call = call.map_or_else(String::new, |call| format!("call {call}: "));
+    let parts = [call.map(|call| format!("call {call}")), Some(text).filter(|it| !it.is_empty())];
     // A worker may have written the text: a line break in it would look like a row of its own.
-    let text = format!("{call}{text}").replace(['\n', '\r'], " ");
+    let text = parts.into_iter().flatten().collect::<Vec<_>>().join(": ").replace(['\n', '\r'], " ");
     print_line!("{}", format!("{}  {:<17} {actor:<10} {text}", utc(at), row.kind).trim_end());
 }
 

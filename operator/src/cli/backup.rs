@@ -4,6 +4,7 @@ use std::fs::{File, hard_link, remove_file};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
+use dalsegno_core::text::counted;
 use dalsegno_proof::{Anchors, check_store_and_anchors};
 
 use crate::config::{BackupArgs, DatabaseArgs, StoreArgs};
@@ -47,7 +48,8 @@ async fn finish(store: &StoreArgs, copy: &Path, to: &Path) -> anyhow::Result<()>
         check_store_and_anchors(&mut *reading, &anchors, &mut |problem| print_line!("{problem}")).await;
     let (summary, _) = checked.context("reading the copy")?;
     if summary.problems > summary.locked {
-        bail!("the copy differs from what was written: {} problems", summary.problems - summary.locked);
+        let problems = counted(summary.problems - summary.locked, "problem", "problems");
+        bail!("the copy differs from what was written: {problems}");
     }
     drop((reading, copied));
     let file = File::open(copy).context("opening the copy")?;
@@ -57,11 +59,11 @@ async fn finish(store: &StoreArgs, copy: &Path, to: &Path) -> anyhow::Result<()>
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder).and_then(|folder| folder.sync_all()).context("syncing the folder of the copy")?;
     let bytes = file.metadata().context("measuring the copy")?.len();
-    print_line!("{}: {} runs, {bytes} bytes, verified", to.display(), summary.runs);
+    print_line!("{}: {}, {bytes} bytes, verified", to.display(), counted(summary.runs, "run", "runs"));
     if summary.locked > 0 {
         print_error(&format!(
-            "without their keys only the chains of {} runs could be verified",
-            summary.locked
+            "without the keys only the chains of {} could be verified",
+            counted(summary.locked, "run", "runs")
         ));
     }
     Ok(())

@@ -1,12 +1,12 @@
 //! `dalsegno export`: writes a run as a signed bundle.
 
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, Error};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::Store;
@@ -57,7 +57,14 @@ async fn open(store: &StoreArgs, key: Option<&Path>) -> anyhow::Result<(Arc<dyn 
 async fn write_file(export: &mut Export, path: &Path) -> anyhow::Result<()> {
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.with_context(|| format!("creating {}", path.display()))?;
+    let mut file = file.map_err(|error| {
+        // As in the operator's pod, which has no shell either.
+        let hint = match error.kind() {
+            ErrorKind::ReadOnlyFilesystem => " (leave --output out, and redirect the standard output)",
+            _ => "",
+        };
+        Error::new(error).context(format!("creating {}{hint}", path.display()))
+    })?;
     let written = write(export, &mut file).await;
     if written.is_err()
         && let Err(error) = std::fs::remove_file(path)

@@ -1,6 +1,7 @@
 //! `dalsegno runs purge`: deletes runs that ended long ago from the store.
 
 use anyhow::Context as _;
+use dalsegno_core::text::counted;
 use dalsegno_model::{EndedRun, PurgeScope, Store};
 
 use crate::config::{Justification, PurgeArgs};
@@ -20,16 +21,17 @@ pub async fn run(args: PurgeArgs) -> anyhow::Result<()> {
     if dry_run {
         let store = store.open_read_only().await?;
         let runs = count(store.as_ref(), &scope).await.context("listing the runs")?;
-        print_line!("{runs} runs would be purged");
+        print_line!("would be purged: {}", counted(runs, "run", "runs"));
         return Ok(());
     }
     let store = store.open_beside().await?;
     let purger = Purger { store: store.as_ref(), scope, actor: by, reason };
     let Totals { purged, rows, waiting } = purger.run().await.context("purging the runs")?;
-    print_line!("{purged} runs were purged: {rows} rows");
+    print_line!("{} purged: {}", counted(purged, "run was", "runs were"), counted(rows, "row", "rows"));
     if waiting > 0 {
         print_line!(
-            "{waiting} runs wait for the next anchor, which names the purge: run the command again after it"
+            "{} for the next anchor, which names the purge: run the command again after it",
+            counted(waiting, "run waits", "runs wait")
         );
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use dalsegno_core::text::counted;
 use dalsegno_format::memory;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{BoundaryRow, CallFilter, Error, Lifecycle, RunRecord, Store};
@@ -14,8 +15,10 @@ use crate::config::ShowArgs;
 use crate::output::print_line;
 
 mod header;
+mod waiting;
 
-use header::{Shredding, print_attempts, print_header, state_and_result};
+use header::{Shredding, print_attempts, print_header, print_name, state_and_result};
+use waiting::print_waiting;
 
 /// Interval at which `--follow` reads the run.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,9 +30,13 @@ const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// There is no such run, or the store is unavailable.
 pub async fn run(args: ShowArgs) -> anyhow::Result<()> {
     let ShowArgs { store, run, turn, since, turns, all, calls, follow } = args;
-    let store = store.open_read_only().await?;
+    let args = store;
+    let store = args.open_read_only().await?;
     let FoundRun { mut run, earlier } = find(store.as_ref(), &run).await?;
-    print_header(&run, &earlier, find_shredding(store.as_ref(), &run).await?.as_ref());
+    let shredding = find_shredding(store.as_ref(), &run).await?;
+    print_name(&run);
+    print_waiting(&args, store.as_ref(), &run).await?;
+    print_header(&run, &earlier, shredding.as_ref());
     let head = run.head.as_ref().map_or(0, |head| head.turn);
     let mut shown = if all { 0 } else { (head - turns).max(0) };
     shown = print_turns(store.as_ref(), &run, shown).await?;
@@ -80,7 +87,7 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
         let BoundaryRow { turn, boundary, attempt, position, at, usage, events, trigger, ops, .. } = row;
         let bytes = match run.dropped_to.is_some_and(|last| boundary_id <= last) {
             true => "dropped".to_owned(),
-            false => format!("{} bytes", ops.map_or(0, |it| it.len())),
+            false => counted(ops.map_or(0, |it| it.len()), "byte", "bytes"),
         };
         print_line!(
             "turn {turn:<5} {boundary:<6} attempt {attempt:<3} event {position:<6} {}  {bytes}, {} tokens{}",
@@ -124,7 +131,7 @@ pub(super) fn print_state(turn: i32, state: State) {
         match channel {
             Channel::Value(value) => print_line!("{name}: {}", payload_text(&value)),
             Channel::List(items) => {
-                print_line!("{name}: {} items", items.len());
+                print_line!("{name}: {}", counted(items.len(), "item", "items"));
                 items.iter().for_each(|item| print_line!("  - {}", payload_text(item)));
             }
         }

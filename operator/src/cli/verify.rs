@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use dalsegno_core::text::counted;
 use dalsegno_model::PayloadLoss;
 use dalsegno_proof::verify;
 use dalsegno_proof::{PublicKey, bundle, check_run};
@@ -43,20 +44,21 @@ async fn verify_run(store: &StoreArgs, run: &RunRef) -> anyhow::Result<()> {
     scan.damage.iter().for_each(|damage| print_line!("{damage}"));
     report.problems.iter().for_each(|problem| print_line!("{}: {}", problem.location, problem.what));
     if scan.dropped > 0 {
-        print_line!("{} boundaries: {}", scan.dropped, PayloadLoss::Dropped);
+        print_line!("{}: {}", counted(scan.dropped, "boundary", "boundaries"), PayloadLoss::Dropped);
     }
     if scan.shredded > 0 {
-        print_line!("{} boundaries: {}", scan.shredded, PayloadLoss::Shredded);
+        print_line!("{}: {}", counted(scan.shredded, "boundary", "boundaries"), PayloadLoss::Shredded);
     }
     let problems = (scan.damage.len() + report.problems.len()) as u64 + scan.further;
     print_line!(
-        "run {}/{}: {} boundaries, {} calls, {} snapshots, {} audit rows: {problems} problems",
+        "run {}/{}: {}, {}, {}, {}: {}",
         run.namespace,
         run.name,
-        scan.boundaries,
-        report.calls,
-        report.snapshots,
-        report.audit
+        counted(scan.boundaries, "boundary", "boundaries"),
+        counted(report.calls, "call", "calls"),
+        counted(report.snapshots, "snapshot", "snapshots"),
+        counted(report.audit, "audit row", "audit rows"),
+        counted(problems, "problem", "problems")
     );
     match scan.last_good {
         Some(boundary_id) => print_line!("the state can be rebuilt up to {boundary_id}"),
@@ -90,13 +92,13 @@ fn verify_bundle(path: &Path, key: Option<PublicKey>, turn: Option<i32>) -> anyh
         print_line!("{problem}");
     }
     print_line!(
-        "run {}: {} boundaries, {} events, {} calls, {} audit rows: {} problems",
+        "run {}: {}, {}, {}, {}: {}",
         report.run,
-        report.boundaries,
-        report.events,
-        report.calls,
-        report.audit,
-        report.problems.len()
+        counted(report.boundaries, "boundary", "boundaries"),
+        counted(report.events, "event", "events"),
+        counted(report.calls, "call", "calls"),
+        counted(report.audit, "audit row", "audit rows"),
+        counted(report.problems.len(), "problem", "problems")
     );
     if report.shredded {
         print_line!("the run was shredded before it was exported: its payloads are not in the bundle");

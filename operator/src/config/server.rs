@@ -90,7 +90,7 @@ pub struct OperatorArgs {
     /// Let only one of several operators work at a time. This saves work; correctness does not depend on it.
     #[arg(long, env = "DALSEGNO_LEADER_ELECTION", default_value_t = false, action = clap::ArgAction::Set)]
     pub leader_election: bool,
-    /// Namespace of this program's own pod, for its Lease.
+    /// Namespace of this program's own pod, for its Lease and for the commands that messages show.
     #[arg(long, env = "DALSEGNO_NAMESPACE", default_value = "default")]
     pub namespace: String,
     /// Name of this program's own pod.

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use dalsegno_model::RunId;
 use dalsegno_proof::PublicKey;
 
-use crate::controller::attribution::MAX_REASON_CHARS;
+use dalsegno_core::attribution::MAX_REASON_CHARS;
 
 /// A run as a user names it.
 #[derive(Clone, Debug)]

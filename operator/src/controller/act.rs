@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use dalsegno_core::attribution::{self, Request};
+use dalsegno_core::remedy::MAX_CALLS;
 use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
 use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::{
@@ -13,7 +15,6 @@ use kube::ResourceExt;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::attribution::{self, Request};
 use super::error::{Error, Result};
 use super::worker_runtime::{PodRef, WorkerRuntime};
 
@@ -96,6 +97,10 @@ pub async fn perform(
             let document = store.get_revision(&revision).await;
             Ok(Some(EffectResult::Template(revision, document.map_err(Error::store("reading a template"))?)))
         }
+        Effect::ReadCallsToSettle(id) => {
+            let calls = store.calls_to_settle(id, MAX_CALLS).await;
+            Ok(Some(EffectResult::CallsToSettle(calls.map_err(Error::store("reading the calls to settle"))?)))
+        }
         Effect::VerifyHead(row) => verify_head(runtime, run, *row).await,
         Effect::Rewind(id, rewind) => rewind_run(runtime, id, &rewind).await,
         Effect::CreateWorker { run: id, attempt, pod, revision, document } => {
@@ -121,11 +126,12 @@ pub async fn perform(
             recorded(store.record_identity(id, attempt, &identity).await, "recording the image")
         }
         Effect::RequestCancel(id) => {
-            let by = attribution::of(run, Request::Cancel);
+            let by = attribution::of(&run.metadata, Request::Cancel);
             updated(store.request_cancel(id, &by).await, "requesting the cancel")
         }
         Effect::ResetBudget { run: id, observed, to } => {
-            let reset = BudgetReset { observed, to, requested_by: attribution::of(run, Request::Reset) };
+            let reset =
+                BudgetReset { observed, to, requested_by: attribution::of(&run.metadata, Request::Reset) };
             updated(store.reset_budget(id, &reset).await, "granting a budget")
         }
         Effect::SetDeadlines(id, deadlines) => {
@@ -145,7 +151,7 @@ pub async fn perform(
         }
         Effect::MarkDeleted => {
             let uid = run.uid().ok_or(Error::MissingMetadata("UID"))?;
-            let by = attribution::of(run, Request::Deletion);
+            let by = attribution::of(&run.metadata, Request::Deletion);
             store.mark_deleted(&uid, &by).await.map_err(Error::store("closing the row"))?;
             Ok(None)
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_core::Effect;
+use dalsegno_core::attribution::{self, Request};
 use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_core::resync::next_look;
 use dalsegno_crds::names;
@@ -13,7 +14,6 @@ use kube::runtime::finalizer::{self, Event, finalizer};
 use kube::{Api, Resource, ResourceExt};
 use tracing::Instrument;
 
-use super::attribution::{self, Request};
 use super::context::Context;
 use super::error::{Error, Result};
 use super::reconcile::reconcile;
@@ -92,7 +92,7 @@ async fn clean_up(run: &RawRun, ctx: &Context) -> Result<()> {
     let uid = run.uid().unwrap_or_default();
     let effect = Effect::MarkDeleted.name();
     ctx.failpoint.pass("before", effect);
-    let by = attribution::of(run, Request::Deletion);
+    let by = attribution::of(run.meta(), Request::Deletion);
     ctx.store.mark_deleted(&uid, &by).await.map_err(Error::store("closing the row"))?;
     ctx.failpoint.pass("after", effect);
     for pod in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {

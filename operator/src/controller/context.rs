@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_core::{ObservedHead, PodCreateError};
+use dalsegno_core::{CliLocation, ObservedHead, PodCreateError};
 use dalsegno_crds::AgentRun;
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::Store;
@@ -39,6 +39,8 @@ pub struct Context {
     pub store: Arc<dyn Store>,
     /// URL at which workers reach the gateway, without a trailing slash.
     pub gateway_url: String,
+    /// Where a person runs this program.
+    pub cli: CliLocation,
     /// All worker pods.
     pub pods: PodCache,
     /// All nodes.

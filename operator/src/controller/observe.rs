@@ -48,6 +48,8 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         quota: ctx.quotas.wait(&key, Timestamp::now()),
         queue_position: queue_position(ctx, run, &key, max_concurrent_runs),
         name_taken: false,
+        calls_to_settle: None,
+        cli: ctx.cli.clone(),
         gateway_url: ctx.gateway_url.clone(),
     })
 }

@@ -34,24 +34,29 @@ pub async fn find(store: &dyn Store, name: &str) -> anyhow::Result<Option<RunRec
 /// The AgentRun, for the row that was found or for a new run. Running the command again is a user's request for a fresh
 /// budget, like a higher `recovery.resetGeneration`.
 pub fn object(args: &DevArgs, uid: String, input: &Input, found: Option<&RunRecord>) -> AgentRun {
-    let recovery = Recovery {
-        reset_generation: found.map(|row| row.observed_reset_generation + 1),
-        // A person is watching, and can start the command again.
-        max_attempts_without_progress: Some(MAX_ATTEMPTS_WITHOUT_PROGRESS),
-        ..Recovery::default()
-    };
-    let spec = AgentRunSpec {
-        input: Some(input.value.clone()),
-        recovery: Some(recovery),
-        // An earlier run of the name was found before, unless it is to be abandoned (`--fresh`).
-        on_prior_run: Some(OnPriorRun::Ignore),
-        ..AgentRunSpec::default()
-    };
+    let reset_generation = found.map(|row| row.observed_reset_generation + 1);
+    let spec = AgentRunSpec { input: Some(input.value.clone()), ..spec(reset_generation) };
     let mut run = AgentRun::new(&args.name, spec);
     run.metadata.namespace = Some(NAMESPACE.to_owned());
     run.metadata.uid = Some(uid);
     run.metadata.generation = Some(1);
     run
+}
+
+/// The spec of every run, without an input.
+pub fn spec(reset_generation: Option<i64>) -> AgentRunSpec {
+    let recovery = Recovery {
+        reset_generation,
+        // A person is watching, and can start the command again.
+        max_attempts_without_progress: Some(MAX_ATTEMPTS_WITHOUT_PROGRESS),
+        ..Recovery::default()
+    };
+    AgentRunSpec {
+        recovery: Some(recovery),
+        // An earlier run of the name was found before, unless it is to be abandoned (`--fresh`).
+        on_prior_run: Some(OnPriorRun::Ignore),
+        ..AgentRunSpec::default()
+    }
 }
 
 /// The input of the run.

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::version::Templates;
-use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedAgent, ObservedNode, ObservedStore};
+use dalsegno_core::{
+    CliLocation, EffectResult, EventSpec, Observed, ObservedAgent, ObservedNode, ObservedStore,
+};
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
 };
@@ -24,13 +26,13 @@ use crate::mutex::lock;
 use crate::output::print_message;
 
 /// UID of the only namespace.
-const NAMESPACE_UID: &str = "laptop";
+pub const NAMESPACE_UID: &str = "laptop";
 
 /// The worker runtime of one machine.
 pub struct LocalRuntime {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// URL of the store, quoted for a shell.
+    /// URL of the store.
     pub url: String,
     /// The gateway's limiter of state reads.
     pub state_reads: StateReadBudget,
@@ -104,6 +106,8 @@ impl WorkerRuntime for LocalRuntime {
             quota: None,
             queue_position: None,
             name_taken: false,
+            calls_to_settle: None,
+            cli: CliLocation::Local { store_url: self.url.clone() },
             gateway_url: self.gateway_url.clone(),
         })
     }

@@ -81,7 +81,7 @@ fn outcome_of(runtime: &LocalRuntime, run: &AgentRun) -> Option<Outcome> {
     let status = run.status.as_ref()?;
     match status.summary? {
         Summary::Held => {
-            print_held(&runtime.url, run, status);
+            print_held(status);
             Some(Outcome::NotSucceeded)
         }
         summary @ (Summary::Succeeded | Summary::Failed | Summary::Cancelled)

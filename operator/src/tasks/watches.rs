@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
 
+use dalsegno_core::attribution;
 use dalsegno_crds::names;
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -19,7 +20,6 @@ use crate::cache::merged_watch;
 use crate::cache::pods::{self, RunKey};
 use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::config::OperatorArgs;
-use crate::controller::attribution;
 use crate::controller::context::Context;
 
 /// The events of all objects of a kind in the watched namespaces.

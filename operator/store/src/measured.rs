@@ -95,6 +95,7 @@ measure! {
         async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
         async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
         async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
+        async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>>;
         async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
         async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
         async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;

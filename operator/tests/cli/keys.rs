@@ -30,8 +30,9 @@ async fn a_missing_key_is_not_reported_as_damage_and_real_damage_is() {
     std::fs::remove_file(context.path("keys/k1")).unwrap();
     context.key("k2", "QW5vdGhlciBrZXkgb2YgdGhlc2UgdGVzdHMsIGhlcmU=");
     let (success, text) = context.run(&["audit", "verify"], true);
-    assert!(!success && text.contains("1 problems") && text.contains("\"k1\""), "{text}");
-    let expected = "keys are missing, or the rows of data keys were changed: of 1 runs only the chains could be verified";
+    assert!(!success && text.contains("1 problem") && text.contains("\"k1\""), "{text}");
+    let expected =
+        "keys are missing, or the rows of data keys were changed: of 1 run only the chains could be verified";
     assert!(text.contains(expected), "{text}");
     context.execute("UPDATE boundaries SET position = 7").await;
     let (success, text) = context.run(&["audit", "verify"], true);

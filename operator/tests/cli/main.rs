@@ -17,3 +17,4 @@ mod settle;
 mod snapshots;
 mod terminal;
 mod test_context;
+mod wrong_database;

@@ -11,7 +11,7 @@ async fn the_runs_of_a_namespace_can_be_moved_to_its_new_uid() {
 
     let adopt = ["adopt-namespace", "uid-default", "uid-later", "--reason", "it was restored"];
     let (success, text) = context.run(&adopt, false);
-    assert!(success && text.contains("1 runs now belong to the namespace with UID uid-later"), "{text}");
+    assert!(success && text.contains("1 run now belongs to the namespace with UID uid-later"), "{text}");
     let (_, text) = context.run(&["show", RUN], true);
     assert!(text.contains("namespace UID uid-later)"), "{text}");
 

@@ -63,7 +63,7 @@ async fn a_copy_is_read_from_a_collected_log_and_from_standard_input() {
     assert!(!success && text.contains("contains no anchor") && text.contains(r#"{"anchor":{"#), "{text}");
     let command = ["audit", "prune", "--anchors", "-", "--before", NEXT_DAY, "--reason", "it is archived"];
     let (success, text) = context.run_with_input(input(), &command, true);
-    assert!(success && text.contains("rows of 1 runs were pruned"), "{text}");
+    assert!(success && text.contains("rows of 1 run"), "{text}");
 }
 
 #[tokio::test]
@@ -85,9 +85,9 @@ async fn rows_that_an_anchor_named_before_that_day_are_pruned_and_the_rest_still
     anchor(&context, &*store, "2026-05-03T12:00:00Z").await;
 
     let (success, text) = prune(&context, &copy, "2026-05-01", &[]);
-    assert!(success && text.contains("0 rows of 0 runs were pruned"), "{text}");
+    assert!(success && text.contains("pruned: 0 rows of 0 runs"), "{text}");
     let (success, text) = prune(&context, &copy, NEXT_DAY, &["--by", "grace"]);
-    assert!(success && text.contains(&format!("{} rows of 1 runs were pruned", before.len())), "{text}");
+    assert!(success && text.contains(&format!("{} rows of 1 run", before.len())), "{text}");
 
     let (_, after) = audit(&*store).await;
     assert_eq!(after[0].seq, before.len() as i64 + 1);
@@ -99,7 +99,7 @@ async fn rows_that_an_anchor_named_before_that_day_are_pruned_and_the_rest_still
         assert!(success && text.contains("0 problems"), "{command:?}: {text}");
     }
     let (success, text) = prune(&context, &copy, NEXT_DAY, &[]);
-    assert!(success && text.contains("0 rows of 0 runs were pruned"), "once: {text}");
+    assert!(success && text.contains("pruned: 0 rows of 0 runs"), "once: {text}");
 }
 
 #[tokio::test]
@@ -120,15 +120,15 @@ async fn anchors_are_pruned_after_an_anchor_of_the_copy_has_announced_it() {
         reading.anchors(0).await.unwrap().iter().map(|row| row.seq).collect::<Vec<_>>()
     };
     let (success, text) = prune(&context, &copy, "2026-05-03", &[]);
-    assert!(success && text.contains("0 anchors were pruned"), "{text}");
+    assert!(success && text.contains("pruned: 0 anchors"), "{text}");
     assert!(text.contains("anchors before 3 can be pruned by the next `audit prune`"), "{text}");
     let (success, text) = prune(&context, &copy, "2026-05-03", &[]);
-    assert!(success && text.contains("0 anchors were pruned"), "the copy does not announce it: {text}");
+    assert!(success && text.contains("pruned: 0 anchors"), "the copy does not announce it: {text}");
     assert_eq!(anchors().await, [1, 2, 3]);
 
     anchor(&context, &*store, "2026-05-04T12:00:00Z").await;
     let (success, text) = prune(&context, &copy, "2026-05-03", &[]);
-    assert!(success && text.contains("2 anchors were pruned"), "{text}");
+    assert!(success && text.contains("pruned: 2 anchors"), "{text}");
     assert_eq!(anchors().await, [3, 4]);
     let lines = std::fs::read_to_string(&copy).unwrap();
     let last = context.path("last.log");
@@ -161,7 +161,7 @@ async fn a_copy_signed_by_two_keys_needs_both_public_keys() {
     let (success, text) = prune(&context, &copy, NEXT_DAY, &keys[2..]);
     assert!(!success && text.contains("not signed by the key"), "{text}");
     let (success, text) = prune(&context, &copy, NEXT_DAY, &keys);
-    assert!(success && text.contains("rows of 1 runs were pruned"), "{text}");
+    assert!(success && text.contains("rows of 1 run"), "{text}");
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn on_postgresql_only_the_owner_of_the_tables_can_prune() {
     assert!(!success && text.contains("the role that owns its tables"), "{text}");
     assert_eq!(audit(&*store).await, before);
     let (success, text) = prune(&owner, &copy, NEXT_DAY, &[]);
-    assert!(success && text.contains(&format!("{} rows of 1 runs were pruned", before.1.len())), "{text}");
+    assert!(success && text.contains(&format!("{} rows of 1 run", before.1.len())), "{text}");
     let (success, text) = app.run(&["audit", "verify", "--anchors", &copy], true);
     assert!(success && text.contains("0 problems"), "{text}");
 }

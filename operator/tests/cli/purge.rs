@@ -25,7 +25,7 @@ async fn a_run_is_purged_by_two_calls_with_an_anchor_in_between() {
     create_run(&*store, false).await;
     let run = store.find("default", "agent").await.unwrap().remove(0);
     let (_, text) = purge(&context, "2999-01-01", &["--dry-run"]);
-    assert!(text.contains("0 runs would be purged"), "a live run: {text}");
+    assert!(text.contains("would be purged: 0 runs"), "a live run: {text}");
     store.set_retention(run.id, &Retention { days: 0, keep_last: None }).await.unwrap();
     store.mark_deleted(&run.object_uid, &RequestedBy::default()).await.unwrap();
     while !store.expire(run.id, 500).await.unwrap().done {}
@@ -34,17 +34,17 @@ async fn a_run_is_purged_by_two_calls_with_an_anchor_in_between() {
         [("1d", "default", 0), ("2026-01-01", "default", 0), ("0s", "other", 0), ("0s", "default", 1)]
     {
         let (success, text) = purge(&context, before, &["--namespace", namespace, "--dry-run"]);
-        assert!(success && text.contains(&format!("{runs} runs would be purged")), "{before}: {text}");
+        assert!(success && text.contains(&format!("would be purged: {runs} run")), "{before}: {text}");
     }
     let (success, text) = purge(&context, "0s", &[]);
-    assert!(success && text.contains("0 runs were purged") && text.contains("1 runs wait"), "{text}");
+    assert!(success && text.contains("0 runs were purged") && text.contains("1 run waits"), "{text}");
     let last = store.audit(run.id).await.unwrap().pop().unwrap();
     assert_eq!((last.kind.as_str(), last.actor.as_str()), ("purged", "grace"));
     anchor(&*store).await;
     let (success, text) = purge(&context, "0s", &[]);
-    assert!(success && text.contains("1 runs were purged") && !text.contains("wait"), "{text}");
+    assert!(success && text.contains("1 run was purged") && !text.contains("wait"), "{text}");
     let (success, text) = context.run(&["audit", "verify"], true);
-    assert!(success && text.contains("0 problems") && text.contains("1 runs were purged"), "{text}");
+    assert!(success && text.contains("0 problems") && text.contains("1 run was purged"), "{text}");
     let (success, text) = context.run(&["show", RUN], true);
     assert!(!success && text.contains("has never had"), "{text}");
     let (success, text) = purge(&context, "yesterday", &[]);

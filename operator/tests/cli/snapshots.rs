@@ -50,7 +50,7 @@ async fn a_changed_document_of_a_snapshot_is_reported() {
             text.contains("snapshot after turn 11 (result): its document does not have its digest"),
             "{text}"
         );
-        assert!(text.contains(": 1 problems"), "{text}");
+        assert!(text.contains(": 1 problem"), "{text}");
     }
 }
 
@@ -62,7 +62,7 @@ async fn a_replaced_snapshot_is_reported() {
     assert_eq!(tamper(&context, &exchange).await, 1);
     for text in verify_both(&context) {
         assert!(text.contains("snapshot after turn 21 (result): "), "{text}");
-        assert!(text.contains(": 1 problems"), "{text}");
+        assert!(text.contains(": 1 problem"), "{text}");
     }
 }
 

@@ -57,9 +57,15 @@ fn a_call_with_an_unknown_outcome_is_settled_by_the_printed_command() {
     let context = TestContext::new(&json!({ "turns": 2, "askAt": 2 }));
     let held = context.run_to_end(&[]).expect_output(1, &["held: EffectUnknown", "dalsegno settle"]);
     assert_eq!(held.turns(), [1]);
-    let url = held.stderr.split_whitespace().find(|it| it.starts_with("sqlite://")).unwrap();
-    let outcome = ["--outcome", "completed", "--reason", "it is in the books"];
-    context.command(&[&["settle", "--database-url", url, "dev/agent", "pay"][..], &outcome].concat());
+    let printed = held.stderr.split('`').find(|it| it.starts_with("dalsegno settle")).unwrap();
+    let shown = context.command(&["show", "--database-url", &context.url(), "dev/agent"]);
+    let line = shown.lines().nth(1).unwrap_or_default();
+    assert!(line.starts_with("held        since 20") && line.contains(": EffectUnknown: "), "{shown}");
+    assert!(line.contains(printed), "{shown}");
+    assert_eq!(context.shell(printed), "settled: pay\n");
+    let shown = context.command(&["show", "--database-url", &context.url(), "dev/agent"]);
+    let line = shown.lines().nth(1).unwrap_or_default();
+    assert!(line.contains("the same `dalsegno dev` command continues the run"), "{shown}");
     assert_eq!(context.run_to_end(&[]).expect_output(0, &["Succeeded"]).turns(), [2]);
 }
 

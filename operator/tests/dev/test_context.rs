@@ -126,6 +126,15 @@ impl TestContext {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Runs a line of a message in a shell, as a person pastes it. Returns its output.
+    pub fn shell(&self, line: &str) -> String {
+        let folder = Path::new(PROGRAM).parent().unwrap().display();
+        let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+        let output = Command::new("sh").args(["-c", line]).env("PATH", path).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Runs another command, which must fail. Returns its output on both streams.
     pub fn failing_command(&self, args: &[&str]) -> String {
         let output = self.program().args(args).output().unwrap();

@@ -38,8 +38,8 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
         effects.extend(orphaned_pods::deletions(run, row, observed, keep));
     }
     let pod = row.and_then(|row| observed.pod(row.attempt.pod_uid.as_deref()?));
-    let status = status::of(&StatusInput { run, row, pod, stage: &stage, now });
-    let events = events::of(run.status.as_ref(), &status);
+    let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
+    let events = events::of(run, &status);
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     Decision { effects, status, events, requeue: requeue.into_iter().chain(not_ready).min() }
 }

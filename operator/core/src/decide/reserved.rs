@@ -33,7 +33,13 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     let hold = recovery::find_hold(row, settings, &worker::input_text(run))
         .or_else(|| temporary_holds::find_disruption_hold(row, settings));
     if let Some(hold) = hold {
-        return if hold.is_final(settings) { failed(row, hold) } else { Plan::hold_or_wait(row, hold) };
+        return match hold.reason {
+            _ if hold.is_final(settings) => failed(row, hold),
+            Reason::EffectUnknown | Reason::KeyRefused if observed.calls_to_settle.is_none() => {
+                Plan::act(Effect::ReadCallsToSettle(row.id))
+            }
+            _ => Plan::hold_or_wait(row, hold),
+        };
     }
     let template = match version::choose_template(row, agent, settings.on_mismatch, &observed.templates) {
         Choice::Use(template) => template,

@@ -7,9 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::builder::ConditionsBuilder;
 use super::mirror::{attempts, time};
-use crate::observed::ObservedPod;
+use crate::observed::{Observed, ObservedPod};
 use crate::pod::annotation;
 use crate::recovery::{Hold, describe_last_end, describe_recovery, recovery_reason};
+use crate::remedy::{self, HeldRun};
 use crate::run_stage::{RunStage, end_of, ready_until};
 use crate::text;
 
@@ -19,6 +20,8 @@ pub(crate) struct StatusInput<'a> {
     pub run: &'a AgentRun,
     /// The store's row, if the store is consistent.
     pub row: Option<&'a RunRecord>,
+    /// What was observed.
+    pub observed: &'a Observed,
     /// The current attempt's pod, if it was seen.
     pub pod: Option<&'a ObservedPod>,
     /// The stage of the run.
@@ -29,20 +32,30 @@ pub(crate) struct StatusInput<'a> {
 
 /// Computes the new conditions.
 pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
-    let StatusInput { run, row, pod, stage, now } = *input;
+    let StatusInput { run, row, observed, pod, stage, now } = *input;
     let none = AgentRunStatus::default();
     let old = run.status.as_ref().unwrap_or(&none);
     let mut builder = ConditionsBuilder { old, new: Vec::new(), generation: run.metadata.generation, now };
+    let remedy = match stage {
+        RunStage::Held(hold) => {
+            let calls = observed.calls_to_settle.as_deref().unwrap_or_default();
+            remedy::describe(hold, HeldRun { run, row, calls }, &observed.cli)
+        }
+        _ => String::new(),
+    };
     match (stage, row) {
         (RunStage::StoreUnavailable(error), _) => builder.store_unavailable(error),
-        (RunStage::Held(hold), None) => builder.held_without_row(hold),
+        (RunStage::Held(hold), None) => builder.held_without_row(hold, &remedy),
         (_, None) => {}
         (_, Some(row)) => {
             builder.end(row);
             builder.worker_ready(row, stage);
             builder.checkpoint(row, stage);
             builder.version(row, pod, stage);
-            builder.control(row, stage);
+            match stage {
+                RunStage::Held(hold) => builder.held(hold, &remedy),
+                _ => builder.control(row, stage),
+            }
         }
     }
     builder.new
@@ -68,7 +81,7 @@ impl ConditionsBuilder<'_> {
     }
 
     /// The run is held and has no row, because the store is not consistent or the run was not created in it.
-    fn held_without_row(&mut self, hold: &Hold) {
+    fn held_without_row(&mut self, hold: &Hold, remedy: &str) {
         self.set(ConditionType::Finished, false, Reason::Running, "");
         self.set(ConditionType::Succeeded, ConditionStatus::Unknown, Reason::Running, "");
         if matches!(hold.reason, Reason::AgentNotFound | Reason::Malformed) {
@@ -80,7 +93,7 @@ impl ConditionsBuilder<'_> {
             self.keep(ConditionType::CheckpointAvailable, hold.reason);
             self.keep(ConditionType::VersionCompatible, hold.reason);
         }
-        self.held(hold);
+        self.held(hold, remedy);
     }
 
     fn end(&mut self, row: &RunRecord) {
@@ -174,10 +187,9 @@ impl ConditionsBuilder<'_> {
         }
     }
 
-    /// Held, Ready, Reconciling and Stalled: whether the run is under control, and whether a person must act.
+    /// Held, Ready, Reconciling and Stalled of a run that is not held: whether it is under control.
     fn control(&mut self, row: &RunRecord, stage: &RunStage) {
         match stage {
-            RunStage::Held(hold) => return self.held(hold),
             RunStage::Terminal => return self.terminal(row),
             _ => self.set(ConditionType::Held, false, Reason::NotHeld, ""),
         }
@@ -229,14 +241,16 @@ impl ConditionsBuilder<'_> {
         }
     }
 
-    fn held(&mut self, hold: &Hold) {
+    /// Held, Ready and Stalled of a run that is held. Only Held has the long message.
+    fn held(&mut self, hold: &Hold, remedy: &str) {
         let what = text::keep_start(&hold.message, text::CONDITION_MESSAGE_BYTES / 2);
         let next =
             hold.retry_at.map_or_else(String::new, |at| format!(" The next try is at {}.", time(at).0));
-        let message = format!("{}.{next} {}", what.trim_end_matches('.'), hold.reason.remediation());
+        let message = format!("{}.{next} {remedy}", what.trim_end_matches('.'));
         self.set(ConditionType::Held, true, hold.reason, &message);
-        self.set(ConditionType::Ready, false, Reason::Held, &message);
-        self.set(ConditionType::Stalled, true, hold.reason, &message);
+        let short = format!("held: {}. The condition Held says why, and what to do", hold.reason);
+        self.set(ConditionType::Ready, false, Reason::Held, &short);
+        self.set(ConditionType::Stalled, true, hold.reason, &short);
     }
 
     fn terminal(&mut self, row: &RunRecord) {

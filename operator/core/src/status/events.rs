@@ -4,17 +4,19 @@
 //! operator dies between a change and the status write: the operator that writes the status publishes the events.
 
 use dalsegno_crds::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, Cause, Class, ConditionStatus, ConditionType, EventReason,
-    Reason, RecoveryStatus, find_condition, has_status,
+    AgentRun, AgentRunStatus, AttemptEnd, AttemptStatus, Cause, Class, ConditionStatus, ConditionType,
+    EventReason, Reason, RecoveryStatus, find_condition, has_status,
 };
+use dalsegno_model::RequestedBy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use crate::attribution::{self, Request};
 use crate::decision::{EventLevel, EventSpec};
-use crate::text::position;
+use crate::text::{self, position};
 
-/// The events for the change from `old` to `new`.
-pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<EventSpec> {
-    let change = Change { old, new };
+/// The events for the change from the run's status to `new`.
+pub(crate) fn of(run: &AgentRun, new: &AgentRunStatus) -> Vec<EventSpec> {
+    let change = Change { run, old: run.status.as_ref(), new };
     let attempt = new.attempt.as_ref();
     let mut events = change.attempts_ended();
     events.extend(change.budget_reset());
@@ -33,6 +35,7 @@ pub(crate) fn of(old: Option<&AgentRunStatus>, new: &AgentRunStatus) -> Vec<Even
 }
 
 struct Change<'a> {
+    run: &'a AgentRun,
     old: Option<&'a AgentRunStatus>,
     new: &'a AgentRunStatus,
 }
@@ -162,7 +165,8 @@ impl Change<'_> {
 
     fn held(&self, attempt: i32) -> Option<EventSpec> {
         let held = self.became_true(ConditionType::Held)?;
-        let held = event(EventLevel::Warning, &held.reason, format!("Hold{attempt}"), held.message.clone());
+        let note = text::keep_both_ends(&held.message, text::EVENT_NOTE_BYTES);
+        let held = event(EventLevel::Warning, &held.reason, format!("Hold{attempt}"), note);
         Some(EventSpec { log: "the run is held until a person acts".to_owned(), ..held })
     }
 
@@ -171,8 +175,21 @@ impl Change<'_> {
         let failed = self.after(ConditionType::Stalled).is_some();
         let level = if failed { EventLevel::Warning } else { EventLevel::Normal };
         let log = "the run has ended".to_owned();
-        let note = format!("{log}. {}", finished.message).trim_end().to_owned();
+        let message = match finished.reason == Reason::Cancelled.as_str() {
+            true => self.cancelled(&finished.message),
+            false => finished.message.clone(),
+        };
+        let note = format!("{log}. {message}").trim_end().to_owned();
         Some(EventSpec { log, ..event(level, &finished.reason, format!("Finish{attempt}"), note) })
+    }
+
+    /// Who cancelled the run, and why, as far as the AgentRun shows.
+    fn cancelled(&self, message: &str) -> String {
+        let RequestedBy { manager, reason } = attribution::of(&self.run.metadata, Request::Cancel);
+        let message = if message.is_empty() { "the run was cancelled" } else { message };
+        let manager = manager.map_or_else(String::new, |it| format!("; cancelled by {it}"));
+        let reason = reason.map_or_else(String::new, |it| format!("; reason: {it}"));
+        format!("{message}{manager}{reason}")
     }
 }
 

@@ -52,6 +52,10 @@ pub trait Read: Send + Sync + 'static {
     /// Calls of a run in the order in which they were first seen.
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
 
+    /// Ids of the calls that hold a run until a person settles them, in the order in which they were first seen, at
+    /// most `limit`: those with a refused key, and those with the policy `ask` that an earlier attempt has started.
+    async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>>;
+
     /// Records of one space of the run, in order. Empty for an unknown run.
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
 

@@ -1,10 +1,11 @@
 //! The first part of `dalsegno show`: the run, its checkpoint, its counters and its attempts.
 
 use dalsegno_core::text::position;
-use dalsegno_model::{Attempt, AttemptState, AuditRow, Lifecycle, RunRecord};
+use dalsegno_model::{Attempt, AttemptState, AuditRow, Identity, Lifecycle, RunRecord};
 
 use crate::cli::audit_rows::Explanation;
 use crate::cli::runs::{state, summary, unsealed_note, utc, wire_name};
+use crate::dev;
 use crate::output::print_line;
 
 /// How a run was shredded.
@@ -15,10 +16,14 @@ pub struct Shredding {
     pub unsealed: u64,
 }
 
-/// Prints the run and its attempts.
-pub fn print_header(run: &RunRecord, earlier: &[RunRecord], shredding: Option<&Shredding>) {
+/// Prints the name and the ids of the run.
+pub fn print_name(run: &RunRecord) {
     let RunRecord { namespace, name, id, object_uid, tenant, .. } = run;
     print_line!("run         {namespace}/{name}  (id {id}, object {object_uid}, namespace UID {tenant})");
+}
+
+/// Prints what the run has done, and its attempts.
+pub fn print_header(run: &RunRecord, earlier: &[RunRecord], shredding: Option<&Shredding>) {
     for run in earlier {
         print_line!("earlier     {}", summary(run));
     }
@@ -71,7 +76,13 @@ fn print_checkpoint(run: &RunRecord) {
     );
     print_line!("hash        {}", head.content_hash);
     if let Some(identity) = &head.identity {
-        print_line!("written by  version {}, image {}", identity.agent_version, identity.image_digest);
+        let Identity { agent_version, image_digest, .. } = identity;
+        // A laptop has no images: the digest of the program's files is the version.
+        if run.tenant == dev::NAMESPACE_UID {
+            print_line!("written by  program {image_digest}");
+        } else {
+            print_line!("written by  version {agent_version}, image {image_digest}");
+        }
     }
 }
 
@@ -79,7 +90,9 @@ fn print_checkpoint(run: &RunRecord) {
 pub fn state_and_result(run: &RunRecord) -> String {
     let mut text = state(run);
     if let (Some(finish), Lifecycle::Finished) = (&run.finish, run.lifecycle) {
-        text.push_str(&format!(" {}", finish.message));
+        if !finish.message.is_empty() {
+            text.push_str(&format!(": {}", finish.message));
+        }
         if let Some(output) = &finish.output {
             text.push_str(&format!("\noutput      {output}"));
         }

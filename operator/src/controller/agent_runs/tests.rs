@@ -59,9 +59,14 @@ impl LostWorker {
     }
 
     fn ready(&self) -> (String, String, String) {
+        self.condition(ConditionType::Ready)
+    }
+
+    /// Status, reason and message of a condition.
+    fn condition(&self, kind: ConditionType) -> (String, String, String) {
         let status = self.run.status.as_ref().unwrap();
-        let ready = find_condition(&status.conditions, ConditionType::Ready).unwrap().clone();
-        (ready.status, ready.reason, ready.message)
+        let found = find_condition(&status.conditions, kind).unwrap().clone();
+        (found.status, found.reason, found.message)
     }
 
     /// Reasons of the published events.
@@ -250,8 +255,9 @@ async fn a_run_with_a_damaged_head_is_held_and_with_last_good_continues_before_t
     assert!(lost.metrics().contains("damage_total{place=\"head\"} 0\n"), "{}", lost.metrics());
     lost.show_worker(watcher::Event::Delete).await;
     lost.reconcile().await.unwrap();
-    let (_, reason, message) = lost.ready();
-    assert_eq!(reason, "Held");
+    assert_eq!(lost.ready().1, "Held");
+    let (_, reason, message) = lost.condition(ConditionType::Held);
+    assert_eq!(reason, "CheckpointCorrupt");
     assert!(message.contains("the last good checkpoint is turn 1 (result)"), "{message}");
     assert_eq!(lost.pod()["metadata"]["name"], "nightly-1");
 

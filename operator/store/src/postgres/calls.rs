@@ -40,6 +40,13 @@ const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.
        AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
      ORDER BY calls.ordinal";
 
+/// Ids of the calls that only a person can settle. Reads no payload.
+const TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run \
+     WHERE calls.run = $1 AND calls.state = 'started' \
+       AND (calls.key_refused \
+         OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
+     ORDER BY calls.ordinal LIMIT $2";
+
 const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
      WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
        AND calls.turn = ds_open_turn_v1(runs) \
@@ -150,6 +157,11 @@ impl Postgres {
         let rows = rows.iter().map(CallRow::read).collect::<DbResult<Vec<_>>>()?;
         let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
         rows.iter().map(|row| row.public(&cipher)).collect()
+    }
+
+    pub(super) async fn do_calls_to_settle(&self, run: RunId, limit: u32) -> DbResult<Vec<String>> {
+        let rows = self.pool.all(sqlx::query(TO_SETTLE).bind(run).bind(i64::from(limit))).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 }
 

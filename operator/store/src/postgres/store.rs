@@ -212,6 +212,11 @@ impl Read for Postgres {
         self.do_calls(run, which).await.map_err(|fault| fault.with_context("listing calls"))
     }
 
+    async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>> {
+        let ids = self.do_calls_to_settle(run, limit).await;
+        ids.map_err(|fault| fault.with_context("listing the calls to settle"))
+    }
+
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
         self.do_get_run(run).await.map_err(|fault| fault.with_context("reading a run"))
     }

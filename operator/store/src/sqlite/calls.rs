@@ -312,6 +312,22 @@ pub(super) async fn list(
     rows.iter().map(CallRow::read).collect()
 }
 
+/// Lists the ids of the calls that only a person can settle. Reads no payload.
+pub(super) async fn ids_to_settle(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    limit: u32,
+) -> DbResult<Vec<String>> {
+    let query = sqlx::query_scalar(
+        "SELECT calls.id FROM runs JOIN calls ON calls.run = runs.id \
+         WHERE runs.id = ? AND calls.state = 'started' \
+           AND (calls.key_refused \
+             OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
+         ORDER BY calls.ordinal LIMIT ?",
+    );
+    Ok(query.bind(run).bind(limit).fetch_all(conn).await?)
+}
+
 /// The query that lists calls. Its cost depends on the calls that it returns, not on those that the run has made,
 /// except for [`CallFilter::All`] and [`CallFilter::TouchedSince`].
 pub(super) fn list_sql(which: CallFilter) -> &'static str {

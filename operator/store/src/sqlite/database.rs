@@ -92,7 +92,7 @@ impl Sqlite {
         let log_bytes = volume::limits_of(path)?.checkpoint_at().to_string();
         let options = file(path).create_if_missing(false).pragma("journal_size_limit", log_bytes);
         let mut conn = connect(&options, path).await?;
-        schema::check(&mut conn).await?;
+        check_schema(&mut conn, path).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         volume::begin_new_log(&mut conn).await.map_err(|fault| fault.with_context("copying the log"))?;
         heartbeats::begin_serving(&mut conn, clock.now())
@@ -117,7 +117,7 @@ impl Sqlite {
     /// Opens the database for reading. Another process may write at the same time.
     pub async fn open_read_only(path: &Path) -> Result<Self> {
         let mut conn = connect(&SqliteConnectOptions::new().filename(path).read_only(true), path).await?;
-        schema::check(&mut conn).await?;
+        check_schema(&mut conn, path).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let readers = Some(Readers::watched(path)?);
         Ok(Self {
@@ -135,7 +135,7 @@ impl Sqlite {
     /// two, and neither caches anything between two requests.
     pub async fn open_beside(path: &Path) -> Result<Self> {
         let mut conn = connect(&file(path).create_if_missing(false), path).await?;
-        schema::check(&mut conn).await?;
+        check_schema(&mut conn, path).await?;
         let (id, clock) = id_and_clock(&mut conn).await?;
         let writer = Writer::start(conn, Arc::clone(&clock), None);
         let readers = Some(Readers::watched(path)?);
@@ -306,7 +306,27 @@ async fn connect(options: &SqliteConnectOptions, path: &Path) -> Result<SqliteCo
 }
 
 fn unusable(path: &Path, error: sqlx::Error) -> Error {
-    Error::Unusable(format!("cannot open the database {}: {error}", path.display()))
+    Error::Unusable(match (path.exists(), path.is_dir()) {
+        (false, _) => format!(
+            "there is no file {}: the URL must be sqlite:// and the absolute path of the store's file, such as \
+             sqlite:///home/ann/agent/.dalsegno/runs.db for `dalsegno dev` in the folder /home/ann/agent; a new store is \
+             made by `dalsegno migrate`",
+            path.display()
+        ),
+        (true, true) => format!(
+            "{} is a folder: the URL must name the store's file, which `dalsegno dev` keeps in .dalsegno/runs.db",
+            path.display()
+        ),
+        (true, false) => format!("cannot open the database {}: {error}", path.display()),
+    })
+}
+
+/// Refuses a schema that this binary cannot use, and a file that is no database of this program.
+async fn check_schema(conn: &mut SqliteConnection, path: &Path) -> Result<()> {
+    schema::check(conn).await.map_err(|error| match error {
+        Error::Unusable(why) => Error::Unusable(format!("{}: {why}", path.display())),
+        other => other,
+    })
 }
 
 /// Returns the store's id, and a clock that is not behind any time in the store.

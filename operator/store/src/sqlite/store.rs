@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use super::database::{QueryExecutor as _, Sqlite};
 use super::{
-    anchors, boundary_pages, branch, compaction, data_keys, deadline_poll, events, heartbeats, namespace,
-    prune, purge, read, read_transaction, retention, revisions,
+    anchors, boundary_pages, branch, calls, compaction, data_keys, deadline_poll, events, heartbeats,
+    namespace, prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::transitions::{
     AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
@@ -227,6 +227,13 @@ impl Read for Sqlite {
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
         self.list_calls(run, which).await
+    }
+
+    async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>> {
+        self.read("listing the calls to settle", move |conn, _| {
+            Box::pin(calls::ids_to_settle(conn, run, limit))
+        })
+        .await
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {

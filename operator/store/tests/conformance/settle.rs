@@ -1,7 +1,7 @@
 //! Settling calls whose outcome was unknown.
 
-use dalsegno_model::{CallFilter, Class, Commit, Completed, NextStep, Settle, SettledBy};
-use dalsegno_protocol::{CallOutcome, CallState, Policy};
+use dalsegno_model::{CallFilter, Class, Commit, Complete, Completed, NextStep, Settle, SettledBy};
+use dalsegno_protocol::{CallOutcome, CallState, CompleteOutcome, Policy};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -17,6 +17,7 @@ on_every_engine! {
     an_unclaimed_call_cannot_be_settled,
     a_call_of_a_closed_run_cannot_be_settled,
     an_unknown_call_cannot_be_settled,
+    the_calls_that_hold_a_run_are_listed_until_a_person_settles_them,
 }
 
 const POLICIES: [Policy; 4] = [Policy::RetrySameKey, Policy::Probe, Policy::Ask, Policy::ReadOnly];
@@ -139,4 +140,24 @@ async fn an_unknown_call_cannot_be_settled(cx: &TestContext) {
     assert!(matches!(cx.settle(&nowhere).await.unwrap(), Completed::NotFound));
     let foreign = Settle { by: SettledBy::Worker(random_digest()), ..worker.settle("nothing") };
     assert!(matches!(cx.settle(&foreign).await.unwrap(), Completed::Fenced));
+}
+
+async fn the_calls_that_hold_a_run_are_listed_until_a_person_settles_them(cx: &TestContext) {
+    let worker = cx.worker().await;
+    for (id, policy) in
+        [("a", Policy::Ask), ("b", Policy::Probe), ("c", Policy::Ask), ("d", Policy::RetrySameKey)]
+    {
+        cx.start_call(&worker, id, policy).await;
+    }
+    let refused = cx.start_call(&worker, "e", Policy::RetrySameKey).await;
+    let listed = async |limit| cx.calls_to_settle(worker.run, limit).await.unwrap();
+    assert_eq!(listed(10).await, [""; 0], "the attempt may still complete its calls");
+    let refused = Complete { outcome: CompleteOutcome::KeyRefused, ..worker.complete(&refused) };
+    assert!(matches!(cx.complete(&refused).await.unwrap(), Completed::Ok));
+    cx.end_and_reserve(&worker, Class::Crash).await;
+    assert_eq!(listed(10).await, ["a", "c", "e"]);
+    assert_eq!(listed(2).await, ["a", "c"]);
+    cx.settle(&person_settles(worker.run, "a")).await.unwrap();
+    cx.settle(&person_settles(worker.run, "e")).await.unwrap();
+    assert_eq!(listed(10).await, ["c"]);
 }

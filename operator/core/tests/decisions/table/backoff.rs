@@ -19,7 +19,7 @@ fn the_next_attempt_waits_for_its_backoff() {
             "the status of a run that backs off shows the time of the next attempt and the cause",
             run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::OOMKilled).ago(0)),
             expect_status(Summary::BackingOff, Reason::OutOfMemory).condition(WorkerReady, "False", Reason::BackingOff).message_contains(
-                "attempt 3 ended before turn 1: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
+                "attempt 3 ended before its first turn: OOMKilled: last words; attempt 4 starts at 2026-11-20T12:00:0",
             ),
         ),
         case(

@@ -106,7 +106,8 @@ fn prior_runs_and_deadlines() -> Vec<Case> {
             "the message for a prior run of another namespace UID has the command that allows the adoption",
             run().prior(12, "old-uid"),
             expect_status(Summary::Held, Reason::PriorRunFound).message_contains(
-                "an administrator must run `dalsegno adopt-namespace old-uid shop-uid --reason TEXT`",
+                "an administrator must run `kubectl exec --namespace dalsegno-system deployment/dalsegno -- /dalsegno \
+                 adopt-namespace old-uid shop-uid --reason \"the namespace was created again\" --by \"$USER\"`",
             ),
         ),
         case("the first attempt of a created run gets its pod", run(), expect_effect("create triage-1")),

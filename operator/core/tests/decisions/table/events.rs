@@ -124,5 +124,27 @@ fn the_events_of_a_run_without_a_turn_name_no_turn_0() {
     let attached = observed_again(run().attached(1).pod(pod(1)).status_written());
     let past = crashed(1, Cause::OOMKilled).after_turn(0).ago(0);
     let ended = attached.reserved(2).crashes(1, 1).after(past);
-    assert_eq!(note(ended), "attempt 1 ended before turn 1 and is fenced, charged. last words");
+    assert_eq!(note(ended), "attempt 1 ended before its first turn and is fenced, charged. last words");
+}
+
+#[test]
+fn the_event_of_a_cancel_says_who_cancelled_and_why() {
+    let note = |mut given: Given, reason: Option<&str>| {
+        let entry = json!([{ "manager": "kubectl-patch", "operation": "Update", "time": "2026-05-01T00:00:00Z",
+            "fieldsType": "FieldsV1", "apiVersion": "dalsegno.dev/v1alpha1",
+            "fieldsV1": { "f:spec": { "f:operatingMode": {} } } }]);
+        given.run.metadata.managed_fields = serde_json::from_value(entry).unwrap();
+        let reason = reason.map(|it| [("dalsegno.dev/reason".to_owned(), it.to_owned())].into());
+        given.run.metadata.annotations = reason;
+        given.decide().events.remove(0)
+    };
+    let cancelled = || attached().cancelled();
+    let by_worker = note(cancelled().acknowledged(1).cancelled_end(), Some("it reads the wrong mailbox"));
+    assert_eq!(
+        by_worker.note,
+        "the run has ended. the run was cancelled; cancelled by kubectl-patch; reason: it reads the wrong mailbox"
+    );
+    assert_eq!(by_worker.log, "the run has ended", "the log has no text of a person");
+    let by_operator = note(cancelled().ended_by_operator(RunOutcome::Cancelled, 1).cancelled_end(), None);
+    assert!(by_operator.note.ends_with("; cancelled by kubectl-patch"), "{}", by_operator.note);
 }

@@ -40,7 +40,7 @@ fn budgets() -> Vec<Case> {
             "the third is a recovery loop, and the message has the cause, the turn, the last lines of the log and the remediation",
             after_crash().crashes(3, 3),
             expect_status(Summary::Held, Reason::RecoveryLoop)
-                .message_contains("3 attempt(s) in a row made no progress after turn 7")
+                .message_contains("3 attempts in a row made no progress after turn 7")
                 .message_contains("attempt 3 ended after turn 7: ExitedWithError: exit code 1: boom. Read status.recovery.history")
                 .message_contains("raise spec.recovery.resetGeneration")
                 .condition(Held, "True", Reason::RecoveryLoop)
@@ -56,7 +56,7 @@ fn budgets() -> Vec<Case> {
         case(
             "the 21st crash holds the run",
             after_crash().crashes(21, 0),
-            expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crash(es), and at most 20 are recovered; attempt 3"),
+            expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crashes, and at most 20 are recovered; attempt 3"),
         ),
         case(
             "with a limit of 0 the first crash holds the run",
@@ -71,13 +71,13 @@ fn budgets() -> Vec<Case> {
         case(
             "the tenth disruption in a row holds the run",
             after_eviction().disruptions(10, 10),
-            expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("10 disruption(s) in a row").message_contains("Evicted: last words"),
+            expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("10 disruptions in a row").message_contains("Evicted: last words"),
         ),
         case("disruptions with progress are not limited", after_eviction().disruptions(900, 0), expect_effect("create triage-4")),
         case(
             "with a limit, disruptions with progress hold the run",
             after_eviction().disruptions(6, 0).recovery(json!({ "maxDisruptions": 5 })),
-            expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("6 disruption(s), and at most 5 are recovered"),
+            expect_status(Summary::Held, Reason::DisruptionsExhausted).message_contains("6 disruptions, and at most 5 are recovered"),
         ),
         case(
             "up to that limit disruptions are recovered",
@@ -141,7 +141,7 @@ fn lifted_holds() -> Vec<Case> {
                 it.row.counters.recovery_attempts = 30;
                 it
             },
-            expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crash(es)"),
+            expect_status(Summary::Held, Reason::RecoveryAttemptsExhausted).message_contains("21 crashes"),
         ),
         case(
             "a limit does not stop a running attempt",
@@ -192,10 +192,9 @@ fn other_reasons() -> Vec<Case> {
         ),
         case(
             "an unsettled call with policy `ask` holds the run before its pod is created",
-            after_eviction().unsettled(Policy::Ask, 2),
+            after_eviction().unsettled(Policy::Ask, 2).calls_to_settle(&["pay-ann", "pay-bob"]),
             expect_status(Summary::Held, Reason::EffectUnknown)
-                .message_contains("2 call(s) with policy `ask`")
-                .message_contains("dalsegno settle"),
+                .message_contains("2 calls with policy `ask`, and it is not known whether they took effect"),
         ),
         case(
             "unsettled calls with other policies do not hold the run",
@@ -207,10 +206,10 @@ fn other_reasons() -> Vec<Case> {
         ),
         case(
             "a refused key holds the run, whatever the call's policy",
-            after_eviction().keys_refused(1).unsettled(Policy::Ask, 1),
+            after_eviction().keys_refused(1).unsettled(Policy::Ask, 1).calls_to_settle(&["pay", "mail"]),
             expect_status(Summary::Held, Reason::KeyRefused)
-                .message_contains("a tool refused the idempotency key of 1 call(s)")
-                .message_contains("dalsegno settle"),
+                .message_contains("a tool refused the idempotency key of 1 call; ")
+                .message_contains("/dalsegno settle prod/triage pay --outcome"),
         ),
         case("an input of 32 KiB is allowed", input(32 << 10), expect_effect("create triage-1")),
         case(
@@ -272,7 +271,7 @@ fn order() -> Vec<Case> {
     vec![
         case(
             "a reason that no budget lifts comes first",
-            after_crash().crashes(21, 3).unsettled(Policy::Ask, 1),
+            after_crash().crashes(21, 3).unsettled(Policy::Ask, 1).calls_to_settle(&["pay"]),
             expect_status(Summary::Held, Reason::EffectUnknown),
         ),
         case(
@@ -293,7 +292,7 @@ fn order() -> Vec<Case> {
                 .after(disrupted(4, Cause::Evicted))
                 .after(crashed(3, Cause::OOMKilled)),
             expect_status(Summary::Held, Reason::RecoveryLoop)
-                .message_contains("attempt 3 ended before turn 1: OOMKilled"),
+                .message_contains("attempt 3 ended before its first turn: OOMKilled"),
         ),
     ]
 }

@@ -13,6 +13,7 @@ mod finished;
 mod holds;
 mod lost_gateway;
 mod pod_ends;
+mod remedies;
 mod reserved;
 mod run_queue;
 mod starting;

@@ -65,7 +65,7 @@ fn the_status_of_a_starting_worker_shows_what_it_waits_for() {
             expect_status(Summary::Starting, Reason::OutOfMemory)
                 .condition(Ready, "False", Reason::OutOfMemory)
                 .message_contains(
-                    "Ready: attempt 1 ended before turn 1: OOMKilled: last words; attempt 2 is starting: the worker has \
+                    "Ready: attempt 1 ended before its first turn: OOMKilled: last words; attempt 2 is starting: the worker has \
                      not attached yet",
                 ),
         ),

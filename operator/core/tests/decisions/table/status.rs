@@ -65,7 +65,7 @@ fn ready() -> Vec<Case> {
             backing_off(attached()),
             expect_status(Summary::BackingOff, Reason::OutOfMemory)
                 .condition(Ready, "True", Reason::OutOfMemory)
-                .message_contains("Ready: attempt 1 ended before turn 1: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
+                .message_contains("Ready: attempt 1 ended before its first turn: OOMKilled: last words; attempt 2 starts at 2026-11-20T12:00:0")
                 .no_condition(Reconciling),
         ),
         case(

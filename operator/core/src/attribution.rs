@@ -3,8 +3,7 @@
 
 use dalsegno_crds::names;
 use dalsegno_model::RequestedBy;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
 use serde_json::json;
 
 /// Longest reason that is recorded, in characters.
@@ -38,10 +37,11 @@ impl Request {
 }
 
 /// Who made the request, and why. If several managers own the field, the one that wrote last.
-pub fn of(run: &impl ResourceExt, request: Request) -> RequestedBy {
-    let managers = run.managed_fields().iter().filter(|entry| request.is_managed_by(entry));
+pub fn of(run: &ObjectMeta, request: Request) -> RequestedBy {
+    let fields = run.managed_fields.as_deref().unwrap_or_default();
+    let managers = fields.iter().filter(|entry| request.is_managed_by(entry));
     let last = managers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
-    let reason = run.annotations().get(names::ANNOTATION_REASON).map(|it| it.trim());
+    let reason = run.annotations.as_ref().and_then(|it| it.get(names::ANNOTATION_REASON)).map(|it| it.trim());
     RequestedBy {
         manager: last.and_then(|entry| entry.manager.clone()),
         reason: reason.filter(|it| !it.is_empty()).map(|it| it.chars().take(MAX_REASON_CHARS).collect()),
@@ -65,6 +65,8 @@ pub fn trim(fields: &mut Vec<ManagedFieldsEntry>) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
     use dalsegno_crds::AgentRun;
     use serde_json::Value;
 
@@ -73,12 +75,12 @@ mod tests {
     fn entry(manager: &str, time: &str, fields: Value) -> ManagedFieldsEntry {
         let entry = json!({ "manager": manager, "operation": "Update", "time": time, "fieldsType": "FieldsV1",
                             "apiVersion": "dalsegno.dev/v1alpha1", "fieldsV1": fields });
-        serde_json::from_value(entry).expect("an entry")
+        serde_json::from_value(entry).unwrap()
     }
 
     fn run(reason: &str) -> AgentRun {
         let mut run = AgentRun::new("nightly", Default::default());
-        run.annotations_mut().insert(names::ANNOTATION_REASON.into(), reason.into());
+        run.metadata.annotations = Some([(names::ANNOTATION_REASON.into(), reason.into())].into());
         let spec = |fields: Value| json!({ "f:spec": fields });
         run.metadata.managed_fields = Some(vec![
             entry("gitops", "2026-05-01T00:00:00Z", spec(json!({ "f:agentRef": {}, "f:operatingMode": {} }))),
@@ -97,25 +99,29 @@ mod tests {
     fn the_manager_that_wrote_the_field_last_made_the_request() {
         let mut run = run(" wrong input ");
         for _ in 0..2 {
-            let requests =
-                [Request::Cancel, Request::Reset, Request::Deletion].map(|request| of(&run, request));
+            let requests = [Request::Cancel, Request::Reset, Request::Deletion]
+                .map(|request| of(&run.metadata, request));
             assert_eq!(requests.clone().map(|it| it.reason.unwrap_or_default()), ["wrong input"; 3]);
             let managers = requests.map(|it| it.manager.unwrap_or_default());
             assert_eq!(managers, ["kubectl-edit", "k9s", ""]);
             // The trimmed fields give the same answer.
-            trim(run.managed_fields_mut());
+            trim(run.metadata.managed_fields.get_or_insert_default());
         }
-        assert_eq!(run.managed_fields().len(), 3, "a manager without a request is removed");
+        assert_eq!(
+            run.metadata.managed_fields.map(|it| it.len()),
+            Some(3),
+            "a manager without a request is removed"
+        );
     }
 
     #[test]
     fn a_request_without_a_manager_or_a_reason_has_no_attribution() {
         assert_eq!(
-            of(&AgentRun::new("nightly", Default::default()), Request::Cancel),
+            of(&AgentRun::new("nightly", Default::default()).metadata, Request::Cancel),
             RequestedBy::default()
         );
-        assert_eq!(of(&run("  "), Request::Deletion), RequestedBy::default());
-        let long = of(&run(&"é".repeat(600)), Request::Deletion).reason.unwrap_or_default();
+        assert_eq!(of(&run("  ").metadata, Request::Deletion), RequestedBy::default());
+        let long = of(&run(&"é".repeat(600)).metadata, Request::Deletion).reason.unwrap_or_default();
         assert_eq!(long.chars().count(), MAX_REASON_CHARS);
     }
 }
