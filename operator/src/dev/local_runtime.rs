@@ -97,13 +97,14 @@ impl WorkerRuntime for LocalRuntime {
             agent: self.agent()?,
             pods,
             node: Some(ObservedNode { ready: true, since: self.serving_since, zone_lost: false }),
+            past_nodes: Default::default(),
             ready_nodes: 1,
             templates: Templates::new(),
             head: None,
             pod_create_error: None,
             quota: None,
             queue_position: None,
-            name_taken: false,
+            name_taken: None,
             gateway_url: self.gateway_url.clone(),
         })
     }
