@@ -74,6 +74,8 @@ string_enum! {
         WorkerCreated,
         /// The agent resumed a checkpoint of another version, because the version policy allows it.
         VersionAllowed,
+        /// A defect of the operator stopped the reconcile of the object.
+        ReconcilePanicked,
     }
 }
 

@@ -123,7 +123,8 @@ reasons! {
     }
     NameCollision {
         "The pod names of ten attempts in a row are taken by pods of other owners.",
-        "Delete or rename those pods, then raise spec.recovery.resetGeneration. Or choose another name for the run."
+        "Delete or rename those pods. The operator then tries again; to try at once, raise spec.recovery.resetGeneration. \
+         Or choose another name for the run."
     }
 
     // Condition Ready.

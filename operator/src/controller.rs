@@ -5,6 +5,7 @@
 
 pub mod act;
 pub mod agent_runs;
+mod catch_panic;
 pub mod context;
 mod create_pod;
 pub mod definitions;
@@ -13,7 +14,9 @@ pub mod failpoint;
 mod fair_queue;
 mod kubernetes_runtime;
 mod observe;
+pub mod panics;
 mod publish;
+pub mod queue_health;
 pub mod reconcile;
 mod report_invalid;
 pub mod run_controller;

@@ -34,11 +34,14 @@ use crate::config::OperatorArgs;
 use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
+use crate::controller::panics::Panics;
+use crate::controller::queue_health::QueueHealth;
 use crate::controller::run_controller::RunController;
 use crate::controller::write_conflicts::WriteConflicts;
 use crate::metrics::Metrics;
 use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
+use crate::tasks::run_counts::Ages;
 use crate::tasks::watches::{
     enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods, watch_quotas,
 };
@@ -67,6 +70,8 @@ pub struct Manager {
     pub failpoint: Failpoint,
     /// When the watches were last heard.
     pub watch_health: WatchHealth,
+    /// What the queue of reconciles does.
+    pub queue_health: QueueHealth,
     /// Set once the operator is ready: it reconciles, or waits to become the leader.
     pub is_ready: Arc<AtomicBool>,
 }
@@ -99,6 +104,7 @@ impl Manager {
     /// empty cache for an empty cluster. Then starts the background tasks, and reconciles runs until `stop`.
     async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
+        let queue_health = self.queue_health.clone();
         let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
@@ -113,8 +119,7 @@ impl Manager {
         tasks.spawn(watch_quotas(ctx.clone(), args.clone()));
         let probing = ctx.clone();
         tasks.spawn(async move { probing.api.probe(&probing.client).await });
-        let (changes, wait_for_definitions) =
-            definition_changes(ctx.clone(), &args, definition_writer, runs.clone());
+        let (changes, wait_for_definitions) = definition_changes(ctx.clone(), &args, definition_writer);
         let stopped = stop.clone().cancelled_owned();
         tasks.spawn(definitions::run(ctx.clone(), changes, definitions, stopped));
 
@@ -141,7 +146,8 @@ impl Manager {
 
         let (runs_cached, wait_for_cache) = oneshot::channel();
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
-        tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), watch_health));
+        let ages = Ages { watches: watch_health, queue: queue_health };
+        tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), ages));
         let (runs_listed, wait_for_runs) = oneshot::channel();
         let queues = ctx.clone();
         let changes = watch_kind::<RawRun>(&ctx.client, &args, &watcher::Config::default())
@@ -193,6 +199,8 @@ impl Manager {
             state_reads: self.state_reads,
             failures: HashMap::new().into(),
             write_conflicts: WriteConflicts::default(),
+            panics: Panics::default(),
+            queue_health: self.queue_health,
             queue,
             reporter: Reporter {
                 controller: names::FIELD_MANAGER.into(),
@@ -210,7 +218,6 @@ fn definition_changes(
     ctx: Arc<Context>,
     args: &OperatorArgs,
     writer: reflector::store::Writer<RawDefinition>,
-    runs: reflector::Store<RawRun>,
 ) -> (impl Stream<Item = watcher::Result<RawDefinition>> + Send + 'static, oneshot::Receiver<()>) {
     let (listed, wait_for_list) = oneshot::channel();
     let changes = watch_kind::<RawDefinition>(&ctx.client, args, &watcher::Config::default())
@@ -222,7 +229,7 @@ fn definition_changes(
         .predicate_filter(predicates::generation, PredicateConfig::default())
         .inspect(move |changed| {
             if let Ok(definition) = changed {
-                enqueue_runs_of(&ctx, &runs, definition);
+                enqueue_runs_of(&ctx, definition);
             }
         });
     (changes, wait_for_list)

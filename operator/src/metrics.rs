@@ -28,6 +28,8 @@ pub struct Metrics {
     attempts_ended: Family<CauseLabel, Counter>,
     reconciles: Family<OutcomeLabel, Counter>,
     reconcile_seconds: ReconcileSeconds,
+    reconcile_panics: Counter,
+    queue_oldest: Gauge<f64, AtomicU64>,
     deadline_polls: Family<OutcomeLabel, Counter>,
     lookups: Family<ResultLabel, Counter>,
     invalid_objects: Family<KindLabel, Gauge>,
@@ -116,7 +118,8 @@ fn outcome(ok: bool) -> OutcomeLabel {
 }
 
 impl Metrics {
-    /// Registers the metrics: those of runs as they are, and the others as `operator_…`, below the prefix of the registry.
+    /// Registers the metrics: those of runs and of the queue as they are, and the others as `operator_…`, below the prefix of
+    /// the registry.
     pub fn register(&self, registry: &mut Registry) {
         // Series that are alerted on exist from the start, so that `rate` sees their first increment.
         for kind in KINDS {
@@ -126,6 +129,16 @@ impl Metrics {
             drop(self.damage.get_or_create(&PlaceLabel { place }));
         }
         self.runs.register(registry);
+        registry.register(
+            "queue_oldest_seconds",
+            "How long the run has waited for its reconcile that waits longest",
+            self.queue_oldest.clone(),
+        );
+        registry.register(
+            "reconcile_panics",
+            "Reconciles that a defect of the operator stopped",
+            self.reconcile_panics.clone(),
+        );
         let registry = registry.sub_registry_with_prefix("operator");
         registry.register("effects", "Effects performed, by effect", self.effects.clone());
         registry.register("attempts_ended", "Attempts ended, by cause", self.attempts_ended.clone());
@@ -204,6 +217,16 @@ impl Metrics {
     pub fn observe_reconcile(&self, duration: Duration, ok: bool) {
         self.reconciles.get_or_create(&outcome(ok)).inc();
         self.reconcile_seconds.0.observe(duration.as_secs_f64());
+    }
+
+    /// Counts a reconcile that panicked.
+    pub fn count_panic(&self) {
+        self.reconcile_panics.inc();
+    }
+
+    /// Sets how long the run has waited for its reconcile that waits longest.
+    pub fn set_queue_oldest(&self, age: Duration) {
+        self.queue_oldest.set(age.as_secs_f64());
     }
 
     /// Creates the series of deadline polls at 0. Called by the leader only: a standby does not poll, and must not be

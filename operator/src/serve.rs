@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cache::watch_health::WatchHealth;
 use crate::config::{ConnectionArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
 use crate::controller::failpoint::Failpoint;
+use crate::controller::queue_health::QueueHealth;
 use crate::health::{Probes, serve_health};
 use crate::kube_client;
 use crate::listen::listen;
@@ -178,7 +179,11 @@ impl Process {
         let OperatorPart { args, key, state_reads, failpoint } = part;
         let metrics = Metrics::default();
         metrics.register(&mut self.registry);
-        let is_ready = Arc::new(AtomicBool::new(false));
+        let (is_ready, queue_health) = (Arc::new(AtomicBool::new(false)), QueueHealth::default());
+        self.probes.failures.push(Arc::new({
+            let queue_health = queue_health.clone();
+            move || queue_health.failure(Instant::now())
+        }));
         self.probes.ready.push(Arc::new({
             let is_ready = is_ready.clone();
             move || is_ready.load(Ordering::Relaxed)
@@ -193,6 +198,7 @@ impl Process {
             failpoint,
             is_ready,
             watch_health: self.watch_health.clone(),
+            queue_health,
         };
         self.tasks.spawn(run_manager(manager, self.stop.clone()));
     }

@@ -74,6 +74,8 @@ impl TestContext {
             state_reads: dalsegno_gateway::StateReadBudget::new(0),
             failures: Default::default(),
             write_conflicts: Default::default(),
+            panics: Default::default(),
+            queue_health: Default::default(),
             queue,
             metrics: Metrics::default(),
             failpoint: Failpoint::default(),
@@ -122,7 +124,7 @@ fn api_server(objects: Vec<Value>, fault: Fault, requests: Requests) -> Client {
 }
 
 /// A read returns the object, or NotFound. A write returns what was written, with a UID. If the objects contain a `Status`,
-/// it is the response to every creation of the kind in its details.
+/// it is the response to every creation of the kind in its details. A pod whose name another pod has is not created.
 fn respond(method: &Method, path: &str, body: &Value, objects: &[Value]) -> Value {
     let last = path.rsplit('/').next();
     if method == Method::GET {
@@ -134,6 +136,11 @@ fn respond(method: &Method, path: &str, body: &Value, objects: &[Value]) -> Valu
     let refusal = objects.iter().find(|it| it["details"]["kind"].as_str() == last);
     if let Some(refusal) = refusal.filter(|_| method == Method::POST) {
         return refusal.clone();
+    }
+    let has_name = |it: &&Value| it["kind"] == "Pod" && it["metadata"]["name"] == body["metadata"]["name"];
+    if method == Method::POST && last == Some("pods") && objects.iter().any(|it| has_name(&it)) {
+        return json!({ "kind": "Status", "status": "Failure", "reason": "AlreadyExists", "code": 409,
+                       "message": "it exists" });
     }
     let mut written = if body.is_object() { body.clone() } else { json!({}) };
     if written["metadata"]["uid"].is_null() {
@@ -213,8 +220,13 @@ pub async fn create_worked_run(store: &dyn Store, name: &str, turns: i32) -> Run
     let run = create_run(store, name).await;
     let digest = format!("sha256:{}", "1".repeat(64));
     let verdict = Verdict::Accepted;
-    let identity =
-        Identity { image_digest: digest.clone(), agent_version: digest, verdict, remark: String::new() };
+    let identity = Identity {
+        in_registry: Some(true),
+        image_digest: digest.clone(),
+        agent_version: digest,
+        verdict,
+        remark: String::new(),
+    };
     let pod_name = format!("{name}-1");
     let pod = PodRecord {
         uid: format!("pod of {name}"),

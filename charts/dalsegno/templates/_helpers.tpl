@@ -476,6 +476,10 @@ initContainers:
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+# Only the events of a pod say that it waits for a volume.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
 # Runs that a quota refused are tried again when the quota changes.
 - apiGroups: [""]
   resources: [resourcequotas]

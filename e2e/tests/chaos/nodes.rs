@@ -105,7 +105,7 @@ async fn a_run_of_a_node_without_power_recovers_elsewhere_and_a_deleted_one_can_
         0,
         "the new run should not have the old run's turns"
     );
-    assert_eq!(status.causes().first(), Some(&Cause::NameTaken));
+    assert_eq!(status.causes().first(), Some(&Cause::NameInUse));
 
     power.undo().await?;
     expect_recovered_on_safe_node(&run, &run.wait_for_success().await?).await?;

@@ -138,7 +138,30 @@ async fn a_run_created_again_while_its_old_pod_terminates_takes_the_next_attempt
     let fresh = ctx.start("run", &Agent::new(json!({ "turns": 4, "turnSeconds": 0.2 }))).await?;
     let status = fresh.wait_for_success().await?;
     assert_eq!(status.attempt().number, 2);
-    assert_eq!(status.causes().first(), Some(&dalsegno_crds::Cause::NameTaken));
+    assert_eq!(status.causes().first(), Some(&dalsegno_crds::Cause::NameInUse));
     assert_eq!((status.turn(), status.recovery().recovery_attempts), (4, 0));
+    ctx.end().await
+}
+
+/// Each round leaves one more pod that is being deleted for a minute and has a name that the next run would use.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_created_again_twelve_times_while_its_old_pods_terminate_is_never_held() -> Result {
+    let ctx = TestContext::new("often-again").await?;
+    let script = json!({ "turns": 9, "turnSeconds": 60, "heartbeat": false, "onTerm": "ignore" });
+    let agent = Agent::new(script).pod(json!({ "terminationGracePeriodSeconds": 60 }));
+    for _ in 0..12 {
+        let run = ctx.start("run", &agent).await?;
+        run.wait_for_attempt(1, LIMIT).await?;
+        dalsegno_e2e::objects::delete::<dalsegno_crds::AgentRun>(&ctx.client, &ctx.namespace, "run").await?;
+        dalsegno_e2e::wait::eventually("the AgentRun to be gone", LIMIT, async || {
+            Ok(ctx.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
+        })
+        .await?;
+    }
+    let last = ctx.start("run", &Agent::new(json!({ "turns": 4, "turnSeconds": 0.2 }))).await?;
+    let status = last.wait_for_success().await?;
+    assert_eq!((status.turn(), status.recovery().recovery_attempts), (4, 0));
+    assert_eq!(status.causes().first(), Some(&dalsegno_crds::Cause::NameInUse));
+    assert!(!status.causes().contains(&dalsegno_crds::Cause::NameTaken), "{:?}", status.causes());
     ctx.end().await
 }

@@ -31,7 +31,7 @@ pub(crate) fn apply(pod: &mut Value, row: &RunRecord, observed: &Observed) {
     let failures: Vec<&Attempt> = row
         .past
         .iter()
-        .filter(|it| !has_ended_by(it, |cause| cause == Cause::NoOtherNode))
+        .filter(|it| !has_ended_by(it, |cause| matches!(cause, Cause::NoOtherNode | Cause::NameInUse)))
         .take_while(|it| has_ended_by(it, may_be_the_nodes_fault))
         .collect();
     let nodes: BTreeSet<&str> = failures.iter().filter_map(|it| it.node.as_deref()).collect();
@@ -75,6 +75,7 @@ fn may_be_the_nodes_fault(cause: Cause) -> bool {
             | Cause::Silent
             | Cause::PodFailed
             | Cause::StartDeadline
+            | Cause::VolumeUnavailable
             | Cause::ImageUnavailable
             | Cause::NodePressure
     )

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use crate::avoided_nodes;
 use crate::end::End;
-use crate::observed::{ObservedNode, ObservedPod};
+use crate::observed::{ObservedNode, ObservedPod, VolumeProblem};
 use crate::pod;
 use crate::pod_end::disruption;
 use crate::text::reason_and_message;
@@ -91,6 +91,12 @@ fn missed_heartbeat(run: &RunRecord, node: Option<ObservedNode>) -> End {
 }
 
 fn missed_start(seen: &ObservedPod) -> End {
+    if let Some(VolumeProblem { is_attach, message }) = &seen.volume_problem {
+        // Another pod would wait for the same volume, so that is no failure of the start.
+        let cause = if *is_attach { Cause::VolumeUnavailable } else { Cause::StartDeadline };
+        let message = format!("not attached within liveness.startDeadlineSeconds; {message}");
+        return End::new(cause, Class::Neutral, message);
+    }
     let Some((reason, message)) = pod::waiting(&seen.pod) else {
         let message = "the worker did not attach within liveness.startDeadlineSeconds";
         return End::new(Cause::StartDeadline, Class::Neutral, message);

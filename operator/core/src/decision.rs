@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
-    Deadlines, Ending, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId, RunRecord,
+    Deadlines, Ending, Forgiveness, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId,
+    RunRecord,
 };
 use serde_json::Value;
 
@@ -43,6 +44,8 @@ pub enum Effect {
         /// What to do next in the same transaction.
         then: NextStep,
     },
+    /// Take back the charge of an attempt that has ended.
+    ForgiveEnd(RunId, Forgiveness),
     /// Read a stored template by its hash. Changes nothing.
     ReadTemplate(String),
     /// Read the ids of the calls that hold the run until a person settles them. Changes nothing.
@@ -126,6 +129,7 @@ impl Effect {
         match self {
             Self::CreateRun { .. } => "create-run",
             Self::EndAttempt { .. } => "end-attempt",
+            Self::ForgiveEnd(..) => "forgive-end",
             Self::ReadTemplate(_) => "read-template",
             Self::ReadCallsToSettle(_) => "read-calls-to-settle",
             Self::VerifyHead(_) => "verify-head",

@@ -13,6 +13,8 @@
 //! | [`settings`] | the value of each field: the run's, the definition's, or the built-in one |
 //! | [`evidence`] | why an attempt ended, and who caused it: the order of the evidence |
 //! | `pod_end`, [`termination_message`], `deadlines` | the evidence itself: the pod's status, the worker's message, expired deadlines |
+//! | [`slow_start`] | when the events of a pod are read, because it may wait for a volume |
+//! | [`late_node_loss`] | when the charge of an attempt is taken back |
 //! | [`recovery`] | when a run is held, and how long the next attempt waits |
 //! | [`temporary_holds`] | which holds end by themselves, and when |
 //! | [`remedy`], [`CliLocation`] | what a person does about a hold, with the commands for this run |
@@ -39,6 +41,7 @@ pub mod end;
 pub mod evidence;
 mod head_check;
 mod json;
+pub mod late_node_loss;
 mod observed;
 mod orphaned_pods;
 pub mod pod;
@@ -51,6 +54,7 @@ pub mod revision;
 pub mod run_queue;
 mod run_stage;
 pub mod settings;
+pub mod slow_start;
 mod status;
 mod store_consistency;
 pub mod temporary_holds;
@@ -64,6 +68,7 @@ pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Decision, Effect, EventLevel, EventSpec};
 pub use observed::{
-    EffectResult, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod, ObservedStore,
+    EffectResult, NameHolder, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod,
+    ObservedStore, VolumeProblem,
 };
 pub use pod_create_error::{NamespaceQuota, PodCreateError};

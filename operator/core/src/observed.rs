@@ -1,5 +1,7 @@
 //! What the operator observed of a run at one moment.
 
+use std::collections::BTreeMap;
+
 use dalsegno_crds::{Agent, AgentRun, RunDefaults, names};
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, PriorRun, RunRecord};
@@ -25,6 +27,8 @@ pub struct Observed {
     pub pods: Vec<ObservedPod>,
     /// The node of the current attempt, if the attempt has one.
     pub node: Option<ObservedNode>,
+    /// The nodes of past attempts that [`crate::late_node_loss::awaiting_verdict`] lists, by name.
+    pub past_nodes: BTreeMap<String, ObservedNode>,
     /// Number of nodes that are Ready.
     pub ready_nodes: usize,
     /// The stored templates that were read.
@@ -37,8 +41,8 @@ pub struct Observed {
     pub quota: Option<NamespaceQuota>,
     /// Position of the run in the queue of its definition, from 1. `None`: it may start.
     pub queue_position: Option<i32>,
-    /// Whether a pod of another owner has the name of the current attempt's pod.
-    pub name_taken: bool,
+    /// Who else has a pod with the name of the current attempt's pod, if somebody has.
+    pub name_taken: Option<NameHolder>,
     /// Ids of the calls that hold the run until a person settles them: at most [`crate::remedy::MAX_CALLS`]. `None`: they were
     /// not read, which a decision asks for only if there are any.
     pub calls_to_settle: Option<Vec<String>>,
@@ -80,6 +84,16 @@ pub enum ObservedAgent {
     Malformed(String),
 }
 
+/// Who else has a pod with the name of an attempt's pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameHolder {
+    /// A deleted AgentRun of the same name. Its pod is being deleted, which takes as long as its node is cut off. Anybody
+    /// who may create pods can pretend this; then the run passes over one name for each such pod.
+    DeletedRun,
+    /// Anybody else.
+    AnotherOwner,
+}
+
 /// A pod as it was last seen.
 #[derive(Clone, Debug)]
 pub struct ObservedPod {
@@ -91,6 +105,19 @@ pub struct ObservedPod {
     pub watched: bool,
     /// Whether its deletion or disruption was first seen while its worker was running.
     pub disrupted_while_running: bool,
+    /// Why one of its volumes is not ready. Only events say so; they are read if the start takes long
+    /// ([`crate::slow_start::may_wait_for_volume`]).
+    pub volume_problem: Option<VolumeProblem>,
+}
+
+/// Why a volume of a pod is not ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeProblem {
+    /// Whether the volume cannot be attached to the node, as one that is still attached to a lost node. Otherwise it
+    /// cannot be mounted, as one of a Secret that does not exist.
+    pub is_attach: bool,
+    /// Reason and message of the event.
+    pub message: String,
 }
 
 /// A node as it was last seen.
@@ -146,7 +173,7 @@ pub enum EffectResult {
     /// Ids of the calls that hold the run.
     CallsToSettle(Vec<String>),
     /// A pod of another owner has the name.
-    NameTaken,
+    NameTaken(NameHolder),
     /// The API server did not create the pod.
     PodNotCreated(PodCreateError),
     /// The quota of the run's namespace has no room for the pod.
@@ -162,7 +189,7 @@ impl Observed {
                 if !matches!(&self.store, ObservedStore::Found(old) if same(old)) {
                     self.node = None;
                     self.pod_create_error = None;
-                    self.name_taken = false;
+                    self.name_taken = None;
                 }
                 self.store = ObservedStore::Found(row);
             }
@@ -188,7 +215,7 @@ impl Observed {
             EffectResult::Head(head) => self.head = Some(head),
             EffectResult::CallsToSettle(calls) => self.calls_to_settle = Some(calls),
             EffectResult::QuotaExceeded(quota) => self.quota = Some(quota),
-            EffectResult::NameTaken => self.name_taken = true,
+            EffectResult::NameTaken(holder) => self.name_taken = Some(holder),
             EffectResult::PodNotCreated(error) => self.pod_create_error = Some(error),
         }
     }
@@ -226,7 +253,7 @@ impl ObservedPod {
     /// A pod that exists.
     pub fn of(pod: Pod) -> Self {
         let disrupted_while_running = pod::is_disrupted(&pod) && !pod::worker_has_ended(&pod);
-        Self { pod, gone: false, watched: true, disrupted_while_running }
+        Self { pod, gone: false, watched: true, disrupted_while_running, volume_problem: None }
     }
 
     /// UID of the pod.

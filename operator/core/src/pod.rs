@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::revision::digest_in;
+use crate::revision::ImageDigest;
 
 /// Type of the pod condition that says what disrupted a pod.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
@@ -99,6 +99,13 @@ pub(crate) fn worker_has_memory_limit(pod: &Pod) -> bool {
 /// Whether the pod's worker has ended and cannot run again.
 pub fn worker_has_ended(pod: &Pod) -> bool {
     is_in_terminal_phase(pod) || worker_terminated(pod).is_some()
+}
+
+/// Whether a container of the pod has begun.
+pub(crate) fn has_begun(pod: &Pod) -> bool {
+    let mut states =
+        init_container_statuses(pod).iter().chain(container_statuses(pod)).filter_map(|it| it.state.as_ref());
+    states.any(|it| it.running.is_some() || it.terminated.is_some())
 }
 
 /// Whether all containers of the pod have ended. A helper container may run longer than the worker.
@@ -199,15 +206,15 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 }
 
 /// Digest in the name of the worker's image, if the image is named by digest.
-pub(crate) fn named_digest(pod: &Pod) -> Option<&str> {
+pub(crate) fn named_digest(pod: &Pod) -> Option<ImageDigest<'_>> {
     let name = worker_container_name(pod);
     let containers = &pod.spec.as_ref()?.containers;
-    digest_in(containers.iter().find(|it| it.name == name)?.image.as_deref()?)
+    ImageDigest::of(containers.iter().find(|it| it.name == name)?.image.as_deref()?)
 }
 
 /// Digest of the worker's image: the one in its name, or else the one that the kubelet reports.
-pub(crate) fn digest(pod: &Pod) -> Option<&str> {
-    named_digest(pod).or_else(|| digest_in(&worker_status(pod)?.image_id))
+pub(crate) fn digest(pod: &Pod) -> Option<ImageDigest<'_>> {
+    named_digest(pod).or_else(|| ImageDigest::of(&worker_status(pod)?.image_id))
 }
 
 fn worker_status(pod: &Pod) -> Option<&ContainerStatus> {

@@ -16,8 +16,6 @@ use crate::text::{counted, position};
 
 /// Number of consecutive refused versions after which the run is held.
 const MAX_VERSION_REFUSALS: usize = 2;
-/// Number of consecutive taken pod names after which the run is held.
-const MAX_NAMES_TAKEN: usize = 10;
 
 /// Why a run gets no further pod until a person acts, or until a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +34,15 @@ impl Hold {
         Self { reason, message: message.into(), retry_at: None }
     }
 
+    /// Whether the run is held because of the number of charged crashes.
+    pub fn is_by_charges(&self) -> bool {
+        matches!(self.reason, Reason::RecoveryLoop | Reason::RecoveryAttemptsExhausted)
+    }
+
     /// Whether the run fails instead of being held: the recovery budget is exhausted, and `recovery.onExhausted` is
     /// `Fail`.
     pub fn is_final(&self, settings: &Settings) -> bool {
-        let exhausted = matches!(
-            self.reason,
-            Reason::RecoveryLoop | Reason::RecoveryAttemptsExhausted | Reason::DisruptionsExhausted
-        );
+        let exhausted = self.is_by_charges() || self.reason == Reason::DisruptionsExhausted;
         exhausted && settings.on_exhausted == OnExhausted::Fail
     }
 }
@@ -58,7 +58,6 @@ pub fn find_hold(row: &RunRecord, settings: &Settings, input: &str) -> Option<Ho
         .or_else(|| attempts_exhausted(row, settings))
         .or_else(|| disruptions_exhausted(row, settings))
         .or_else(|| version_refused(row))
-        .or_else(|| names_taken(row))
 }
 
 fn input_too_large(input: &str) -> Option<Hold> {
@@ -135,13 +134,6 @@ fn version_refused(row: &RunRecord) -> Option<Hold> {
     (refused >= MAX_VERSION_REFUSALS).then(|| Hold::new(Reason::VersionBlocked, message))
 }
 
-fn names_taken(row: &RunRecord) -> Option<Hold> {
-    let taken = consecutive(row, |it| ended_by(it, Cause::NameTaken));
-    let message =
-        format!("{taken} pod names in a row were taken by pods of other owners; {}", describe_last_end(row));
-    (taken >= MAX_NAMES_TAKEN).then(|| Hold::new(Reason::NameCollision, message))
-}
-
 /// When the reserved attempt may get its pod: the end of the last attempt, by the store's clock, plus a delay. `None`
 /// means at once.
 ///
@@ -198,11 +190,12 @@ pub fn recovery_reason(row: &RunRecord) -> Option<Reason> {
         (_, Class::Crash | Class::CrashWithoutProgress) => Reason::Crashed,
         (Cause::NodeLost, Class::Disruption) => Reason::NodeLost,
         (_, Class::Disruption) => Reason::Disrupted,
-        (Cause::StartDeadline | Cause::ImageUnavailable | Cause::StartFailed, Class::Neutral) => {
-            Reason::DidNotStart
-        }
+        (
+            Cause::StartDeadline | Cause::VolumeUnavailable | Cause::ImageUnavailable | Cause::StartFailed,
+            Class::Neutral,
+        ) => Reason::DidNotStart,
         (Cause::VersionIncompatible, Class::Neutral) => Reason::VersionRefused,
-        (Cause::NameTaken, Class::Neutral) => Reason::NameTaken,
+        (Cause::NameTaken | Cause::NameInUse, Class::Neutral) => Reason::NameTaken,
         (_, Class::Neutral) => Reason::Recovering,
     })
 }
@@ -223,11 +216,11 @@ fn jitter(row: &RunRecord) -> u32 {
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The past attempts since the last granted budget, the latest first. An attempt that only waited for another node says
-/// nothing about the run.
+/// The past attempts since the last granted budget, the latest first. An attempt that only waited for another node, or
+/// whose name a deleted run still had, says nothing about the run.
 pub(crate) fn counted_attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
-    let is_counted = |it: &&Attempt| it.number > row.reset_attempt && !ended_by(it, Cause::NoOtherNode);
-    row.past.iter().filter(is_counted)
+    let says_nothing = |it: &Attempt| ended_by(it, Cause::NoOtherNode) || ended_by(it, Cause::NameInUse);
+    row.past.iter().filter(move |it| it.number > row.reset_attempt && !says_nothing(it))
 }
 
 /// How many of the latest counted attempts meet a condition without interruption.

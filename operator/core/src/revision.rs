@@ -137,11 +137,25 @@ pub fn hash_of(text: &str) -> String {
     format!("sha256:{hex}")
 }
 
-/// The `sha256:…` digest in the name of an image or in a pod's `imageID`, if there is a complete one.
-pub fn digest_in(image: &str) -> Option<&str> {
-    let from = image.rfind("sha256:")?;
-    let hex = &image[from + "sha256:".len()..];
-    (hex.len() == 64 && hex.bytes().all(|it| it.is_ascii_hexdigit())).then_some(&image[from..])
+/// The digest of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageDigest<'a> {
+    /// `sha256:…`.
+    pub digest: &'a str,
+    /// Whether a registry knows the image by this digest: it is named as `repository@sha256:…`. The kubelet shows the
+    /// image that was loaded onto a node by the digest of its configuration alone.
+    pub in_registry: bool,
+}
+
+impl<'a> ImageDigest<'a> {
+    /// The digest in the name of an image or in a pod's `imageID`, if there is a complete one.
+    pub fn of(image: &'a str) -> Option<Self> {
+        let (repository, digest) = image.split_at(image.rfind("sha256:")?);
+        let hex = &digest["sha256:".len()..];
+        let is_complete = hex.len() == 64 && hex.bytes().all(|it| it.is_ascii_hexdigit());
+        let in_registry = repository.strip_suffix('@').is_some_and(|it| !it.is_empty());
+        is_complete.then_some(Self { digest, in_registry })
+    }
 }
 
 /// The name of an image without its tag and digest.
@@ -181,14 +195,24 @@ mod tests {
     }
 
     #[test]
-    fn only_a_complete_sha256_is_a_digest() {
-        let hex = "a".repeat(64);
-        assert_eq!(
-            digest_in(&format!("docker.example/x@sha256:{hex}")),
-            Some(format!("sha256:{hex}").as_str())
-        );
-        assert_eq!(digest_in(&format!("sha256:{hex}")), Some(format!("sha256:{hex}").as_str()));
-        assert_eq!(digest_in("x@sha256:abc"), None);
-        assert_eq!(digest_in("x:1"), None);
+    fn only_a_complete_sha256_is_a_digest_and_only_that_of_a_repository_is_in_a_registry() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (prefix, in_registry) in [
+            ("docker.example/x@", true),
+            ("docker.example:5000/x:1@", true),
+            ("docker-pullable://x@", true),
+            ("", false),
+            ("docker://", false),
+            ("@", false),
+        ] {
+            let image = format!("{prefix}{digest}");
+            assert_eq!(
+                ImageDigest::of(&image),
+                Some(ImageDigest { digest: &digest, in_registry }),
+                "{image}"
+            );
+        }
+        assert_eq!(ImageDigest::of("x@sha256:abc"), None);
+        assert_eq!(ImageDigest::of("x:1"), None);
     }
 }

@@ -3,8 +3,8 @@
 use dalsegno_crds::{AgentRunStatus, Reason, Summary};
 use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Pod;
 
+use crate::observed::ObservedPod;
 use crate::pod;
 use crate::pod_create_error::PodCreateError;
 use crate::recovery::{Hold, recovery_reason};
@@ -37,7 +37,8 @@ pub(crate) enum RunStage {
 
 impl RunStage {
     /// The stage of an attempt whose pod exists and whose worker has not attached.
-    pub(crate) fn of_starting_pod(pod: &Pod) -> Self {
+    pub(crate) fn of_starting_pod(seen: &ObservedPod) -> Self {
+        let ObservedPod { pod, volume_problem, .. } = seen;
         let unscheduled = pod::condition(pod, pod::POD_SCHEDULED).filter(|it| it.status == "False");
         match (pod::waiting(pod), unscheduled) {
             (Some((reason, message)), _) if pod::is_image_problem(reason) => {
@@ -50,7 +51,11 @@ impl RunStage {
                 Self::Starting(Reason::Starting, reason_and_message(reason, message))
             }
             (None, Some(it)) => Self::Starting(Reason::Unschedulable, it.message.clone().unwrap_or_default()),
-            (None, None) => Self::Starting(Reason::Starting, "the worker has not attached yet".to_owned()),
+            (None, None) => {
+                let message =
+                    volume_problem.as_ref().map_or("the worker has not attached yet", |it| &it.message);
+                Self::Starting(Reason::Starting, message.to_owned())
+            }
         }
     }
 

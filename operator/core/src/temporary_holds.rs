@@ -20,6 +20,8 @@ use crate::text::counted;
 const MAX_START_FAILURES: usize = 3;
 /// Built-in number of consecutive disruptions without progress after which the run is held.
 const MAX_DISRUPTIONS: i32 = 10;
+/// Number of consecutive taken pod names after which the run is held.
+const MAX_NAMES_TAKEN: usize = 10;
 /// So many disruptions hold a run only if they span at least this time: one roll-out of a node pool may cause them all.
 /// A limit in the spec counts at once.
 const DISRUPTION_SPAN: SignedDuration = SignedDuration::from_mins(10);
@@ -47,6 +49,15 @@ pub fn find_start_hold(row: &RunRecord, settings: &Settings, template: StartTemp
     let reason = if pinned && no_image { Reason::PinnedImageUnavailable } else { Reason::CannotStart };
     let message = format!("{failures} attempts in a row never attached; {}", describe_last_end(row));
     Some(Hold { retry_at: Some(at), ..Hold::new(reason, message) })
+}
+
+/// Returns a hold if too many pod names in a row were taken by strangers.
+pub fn find_name_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
+    let taken = consecutive(row, |it| ended_by(it, Cause::NameTaken));
+    let at = retry_time(row, settings, taken.checked_sub(MAX_NAMES_TAKEN)?)?;
+    let message =
+        format!("{taken} pod names in a row were taken by pods of other owners; {}", describe_last_end(row));
+    Some(Hold { retry_at: Some(at), ..Hold::new(Reason::NameCollision, message) })
 }
 
 /// Returns a hold if too many disruptions in a row made no progress.
@@ -84,7 +95,8 @@ fn retry_time(row: &RunRecord, settings: &Settings, beyond: usize) -> Option<Tim
     let (first, longest) = PAUSES;
     let doublings = u32::try_from(beyond).unwrap_or(u32::MAX).min(16);
     let pause = first.checked_mul(1 << doublings).unwrap_or(longest).min(longest);
-    let ended = row.past.first()?.ended_at?;
+    // An attempt whose name a deleted run still had was no try.
+    let ended = row.past.iter().find(|it| !ended_by(it, Cause::NameInUse))?.ended_at?;
     let at =
         ended.checked_add(jittered(row, pause)).ok()?.max(next_attempt_time(row, settings).unwrap_or(ended));
     (at > row.now).then_some(at)

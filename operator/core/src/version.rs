@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use dalsegno_crds::{Agent, Cause, OnMismatch};
 use dalsegno_model::{HeadRow, Identity, RunRecord, Verdict};
 
-use crate::revision::{Document, digest_in};
+use crate::revision::{Document, ImageDigest};
 
 /// Stored templates that were read, by their hash. `None` means that the store does not have the template.
 pub type Templates = BTreeMap<String, Option<String>>;
@@ -39,6 +39,11 @@ impl ChosenTemplate {
     /// The definition's current template.
     pub fn current(document: Document) -> Self {
         Self { document, pinned: false }
+    }
+
+    /// The template that committed the head.
+    fn pinned(document: Document) -> Self {
+        Self { document, pinned: true }
     }
 }
 
@@ -76,7 +81,12 @@ pub fn choose_template(run: &RunRecord, agent: &Agent, policy: OnMismatch, store
             Recorded::Missing => Choice::Blocked(format!(
                 "{mismatch}; the template that wrote the checkpoint is not in the store"
             )),
-            Recorded::Found(recorded) => pin(run, recorded, checkpoint, &current),
+            Recorded::Found(recorded) => match pin(run, recorded, checkpoint, &current) {
+                Some(template) => Choice::Use(template),
+                None => Choice::Blocked(format!(
+                    "{mismatch}; the image that wrote the checkpoint has the same name, and no registry knows its digest"
+                )),
+            },
         },
     }
 }
@@ -97,7 +107,9 @@ fn avoid_bad_roll_out(run: &RunRecord, current: Document, is_unknown: bool, stor
         Recorded::Found(recorded) if !failed && recorded.image_name() == current.image_name() => {
             use_current(current)
         }
-        Recorded::Found(recorded) => pin(run, recorded, checkpoint, &current),
+        Recorded::Found(recorded) => Choice::Use(
+            pin(run, recorded, checkpoint, &current).unwrap_or_else(|| ChosenTemplate::current(current)),
+        ),
     }
 }
 
@@ -117,16 +129,24 @@ fn recorded_template(head: &HeadRow, stored: &Templates) -> Recorded {
     document.map_or(Recorded::Missing, Recorded::Found)
 }
 
-/// The template that committed the head, with its image named by digest. If a pod of that failed to start, with the image
-/// named as in the definition: no registry knows the digest of an image that was loaded onto the nodes.
-fn pin(run: &RunRecord, recorded: Document, checkpoint: &Identity, current: &Document) -> Choice {
+/// The template that committed the head, with its image named by digest if a registry knows the digest. Otherwise, or if a
+/// pod of that failed to start, with the image named as in the definition: no registry knows the digest of an image that
+/// was loaded onto the nodes. `None`: that is the current template.
+fn pin(
+    run: &RunRecord,
+    recorded: Document,
+    checkpoint: &Identity,
+    current: &Document,
+) -> Option<ChosenTemplate> {
     let named = recorded.clone().unpinned(current);
+    if checkpoint.in_registry == Some(false) {
+        return Some(named).filter(|it| it.hash() != current.hash()).map(ChosenTemplate::pinned);
+    }
     let by_digest = recorded.pinned(&checkpoint.image_digest, current);
     let use_name = failed_to_start(run, &by_digest.hash())
         && named.hash() != current.hash()
         && !failed_to_start(run, &named.hash());
-    let document = if use_name { named } else { by_digest };
-    Choice::Use(ChosenTemplate { document, pinned: true })
+    Some(ChosenTemplate::pinned(if use_name { named } else { by_digest }))
 }
 
 /// Whether the latest attempt with the template of this revision never attached, because it could not start.
@@ -144,7 +164,7 @@ pub struct WorkerImage<'a> {
     /// The version that the pod's own template declares, if it declares one.
     pub declared_version: Option<&'a str>,
     /// Digest of the image, from its name or as the kubelet reports it.
-    pub digest: &'a str,
+    pub digest: ImageDigest<'a>,
 }
 
 /// Checks whether the image of the current attempt's pod may resume the checkpoint. Returns `None` if the result
@@ -155,9 +175,11 @@ pub fn check_image(
     policy: OnMismatch,
     image: WorkerImage<'_>,
 ) -> Option<Identity> {
-    let version = image.declared_version.unwrap_or(image.digest);
+    let ImageDigest { digest, in_registry } = image.digest;
+    let version = image.declared_version.unwrap_or(digest);
     let with = |verdict, remark: String| Identity {
-        image_digest: image.digest.to_owned(),
+        image_digest: digest.to_owned(),
+        in_registry: Some(in_registry),
         agent_version: version.to_owned(),
         verdict,
         remark,
@@ -197,8 +219,8 @@ fn known_version(run: &RunRecord, current: &Document) -> Option<String> {
     if let Some(declared) = &current.agent_version {
         return Some(declared.clone());
     }
-    if let Some(digest) = current.image().as_deref().and_then(digest_in) {
-        return Some(digest.to_owned());
+    if let Some(named) = current.image().as_deref().and_then(ImageDigest::of) {
+        return Some(named.digest.to_owned());
     }
     let revision = current.hash();
     let latest = run

@@ -62,6 +62,7 @@ impl Context {
             on_prior: OnPrior::Hold,
         };
         let identity = Identity {
+            in_registry: Some(true),
             image_digest: "sha256:1".into(),
             agent_version: "v1".into(),
             verdict: Verdict::Accepted,

@@ -3,7 +3,7 @@
 #![no_main]
 
 use dalsegno_core::pod;
-use dalsegno_core::revision::{digest_in, Document};
+use dalsegno_core::revision::{Document, ImageDigest};
 use dalsegno_core::termination_message::parse;
 use k8s_openapi::api::core::v1::Pod;
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| {
         let digest = format!("sha256:{}", "0".repeat(64));
         let pinned = document.clone().pinned(&digest, &document);
         if document.image().is_some() {
-            assert_eq!(pinned.image().as_deref().and_then(digest_in), Some(digest.as_str()));
+            assert_eq!(pinned.image().as_deref().and_then(ImageDigest::of).map(|it| it.digest), Some(digest.as_str()));
         }
     }
     if let Some(end) = parse(text) {

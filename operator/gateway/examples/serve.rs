@@ -90,6 +90,7 @@ async fn create_run(store: &dyn Store) -> Outcome<RunId> {
 /// Records the attempt's pod with an accepted version; returns its UID.
 async fn record_pod(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<String> {
     let identity = Identity {
+        in_registry: Some(true),
         image_digest: format!("sha256:{}", "1".repeat(64)),
         agent_version: "1".into(),
         verdict: Verdict::Accepted,

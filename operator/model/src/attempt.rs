@@ -138,6 +138,17 @@ pub struct Ending {
     pub message: String,
 }
 
+/// A request to take back the charge of an attempt that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forgiveness {
+    /// Number of the attempt.
+    pub attempt: i32,
+    /// What ended it, as is known now.
+    pub cause: Cause,
+    /// A message for people; at most 512 bytes.
+    pub message: String,
+}
+
 /// What happens after an attempt has ended.
 #[derive(Clone, Debug)]
 pub enum NextStep {
@@ -167,6 +178,11 @@ pub struct PodRecord {
 pub struct Identity {
     /// `sha256:…`: observed on the attempt's pod, or the digest by which the image is named.
     pub image_digest: String,
+    /// Whether a registry knows the image by this digest: the pod or the kubelet names it as `repository@sha256:…`. The
+    /// digest alone may be that of an image's configuration, which no registry can be asked for. `None`: a program
+    /// recorded it that did not look. It is not exported.
+    #[serde(skip)]
+    pub in_registry: Option<bool>,
     /// The declared version, or the image digest if no version is declared.
     pub agent_version: String,
     /// Whether the run may continue with this image.

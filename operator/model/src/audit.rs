@@ -29,6 +29,8 @@ pub mod kind {
     pub const SPENT: &str = "spent";
     /// An attempt was ended.
     pub const ENDED: &str = "ended";
+    /// The charge of an attempt that had ended was taken back.
+    pub const FORGIVEN: &str = "forgiven";
     /// A person requested that the run be cancelled.
     pub const CANCEL_REQUESTED: &str = "cancel-requested";
     /// A worker acknowledged the cancel.

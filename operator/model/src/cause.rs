@@ -47,6 +47,8 @@ string_enum! {
         ProgressDeadline,
         /// The worker did not attach within `startDeadlineSeconds`.
         StartDeadline,
+        /// The worker did not attach within `startDeadlineSeconds`, because a volume could not be attached to the node.
+        VolumeUnavailable,
         /// No other node than one that failed could run the pod.
         NoOtherNode,
         /// The image cannot be pulled.
@@ -59,6 +61,8 @@ string_enum! {
         VersionIncompatible,
         /// An object of another owner has the pod's name.
         NameTaken,
+        /// A pod of a deleted run of the same name still has the pod's name.
+        NameInUse,
         /// The run was cancelled.
         Cancelled,
         /// The run was finished.

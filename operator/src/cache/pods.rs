@@ -66,7 +66,7 @@ struct CachedPod {
 impl CachedPod {
     /// `None` if the pod cannot be serialized; it then counts as not seen. No such pod is known.
     fn new(uid: String, observed: ObservedPod) -> Option<Self> {
-        let ObservedPod { mut pod, gone, watched: _, disrupted_while_running } = observed;
+        let ObservedPod { mut pod, gone, watched: _, disrupted_while_running, volume_problem: _ } = observed;
         let end_seen = (gone || pod::worker_has_ended(&pod)).then(Instant::now);
         let json = serde_json::to_vec(&pod).inspect_err(log_uncacheable).ok()?.into_boxed_slice();
         let node = pod.spec.take().and_then(|spec| spec.node_name);
@@ -79,7 +79,7 @@ impl CachedPod {
 
     fn observed(&self) -> Option<ObservedPod> {
         let Self { gone, disrupted_while_running, .. } = *self;
-        Some(ObservedPod { pod: self.pod()?, gone, watched: !gone, disrupted_while_running })
+        Some(ObservedPod { gone, watched: !gone, disrupted_while_running, ..ObservedPod::of(self.pod()?) })
     }
 
     fn key(&self) -> Option<RunKey> {

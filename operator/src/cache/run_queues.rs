@@ -45,6 +45,13 @@ impl RunQueues {
         run_queue::position(queues.by_definition.get(definition)?.values(), uid, max_concurrent)
     }
 
+    /// All runs that refer to this definition.
+    pub fn runs_of(&self, definition: &Definition) -> Vec<RunKey> {
+        let queues = lock(&self.0);
+        let uids = queues.by_definition.get(definition).into_iter().flat_map(HashMap::keys);
+        uids.filter_map(|uid| Some(queues.by_uid.get(uid)?.0.clone())).collect()
+    }
+
     /// Applies an event of the watch. Returns the waiting runs to wake, because a place has become free.
     pub fn apply(&self, event: &Event<RawRun>) -> Vec<RunKey> {
         let mut queues = lock(&self.0);
@@ -177,6 +184,29 @@ mod tests {
 
     fn key(name: &str) -> RunKey {
         RunKey { namespace: "shop".into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_definition_has_exactly_the_runs_that_refer_to_it() {
+        let other = |name: &str, namespace: &str, definition: &str| -> RawRun {
+            serde_json::from_value(json!({
+                "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+                "spec": { "agentRef": { "name": definition } },
+                "metadata": { "name": name, "namespace": namespace, "uid": format!("{namespace}/{name}") },
+            }))
+            .expect("a run")
+        };
+        let queues = RunQueues::default();
+        queues.apply(&Event::Apply(run("first", 1, &Value::Null)));
+        queues.apply(&Event::Apply(run("second", 2, &json!({ "summary": "Held" }))));
+        queues.apply(&Event::Apply(other("third", "shop", "writer")));
+        queues.apply(&Event::Apply(other("fourth", "elsewhere", "triage")));
+        let mut found = queues.runs_of(&triage());
+        found.sort_by_key(|it| it.name.clone());
+        assert_eq!(found, [key("first"), key("second")]);
+        queues.apply(&Event::Delete(run("first", 1, &Value::Null)));
+        assert_eq!(queues.runs_of(&triage()), [key("second")]);
+        assert_eq!(queues.runs_of(&Definition { name: "none".into(), ..triage() }), []);
     }
 
     #[test]

@@ -93,6 +93,14 @@ pub async fn perform(
             }))
         }
         Effect::EndAttempt { run: id, ending, then } => end_attempt(runtime, id, &ending, &then).await,
+        Effect::ForgiveEnd(id, forgiveness) => {
+            tracing::info!(
+                attempt = forgiveness.attempt,
+                cause = forgiveness.cause.as_str(),
+                "taking back a charge"
+            );
+            updated(store.forgive_end(id, &forgiveness).await, "taking back a charge")
+        }
         Effect::ReadTemplate(revision) => {
             let document = store.get_revision(&revision).await;
             Ok(Some(EffectResult::Template(revision, document.map_err(Error::store("reading a template"))?)))

@@ -12,10 +12,13 @@ use jiff::Timestamp;
 use kube::runtime::controller::Action;
 use kube::runtime::finalizer::{self, Event, finalizer};
 use kube::{Api, Resource, ResourceExt};
+use tokio::time::timeout;
 use tracing::Instrument;
 
+use super::catch_panic::catch_panic;
 use super::context::Context;
 use super::error::{Error, Result};
+use super::queue_health::RECONCILE_TIMEOUT;
 use super::reconcile::reconcile;
 use super::report_invalid::report;
 use super::worker_runtime::{PodRef, WorkerRuntime};
@@ -29,17 +32,22 @@ const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
 /// Longest delay after a failed reconcile.
 pub(super) const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// Reconciles a run, or cleans up after it. Returns when to reconcile it again if nothing wakes it before.
+/// Reconciles a run, or cleans up after it. Returns when to reconcile it again if nothing wakes it before. Always ends, also
+/// by a panic or after a call that does not end.
 pub(super) async fn reconcile_run(run: Arc<RawRun>, ctx: Arc<Context>) -> Duration {
-    match reconcile_with_finalizer(run.clone(), ctx.clone()).await {
-        Ok(delay) => delay,
-        Err(error) => delay_after(&error, &run, &ctx),
+    let reconciling = timeout(RECONCILE_TIMEOUT, reconcile_with_finalizer(run.clone(), ctx.clone()));
+    match catch_panic(&ctx, run.as_ref(), reconciling).await {
+        Ok(Ok(Ok(delay))) => delay,
+        Ok(Ok(Err(error))) => delay_after(&error, &run, &ctx),
+        Ok(Err(_)) => {
+            ctx.metrics.observe_reconcile(RECONCILE_TIMEOUT, false);
+            delay_after(&Error::TimedOut(RECONCILE_TIMEOUT), &run, &ctx)
+        }
+        Err(pause) => pause,
     }
 }
 
 /// Reconciles a run, or cleans up after it if it is being deleted. An invalid object is reported and stops no other.
-///
-/// It always ends, since requests to the API server ([`crate::kube_client`]) and calls of the store have timeouts.
 pub(super) async fn reconcile_with_finalizer(run: Arc<RawRun>, ctx: Arc<Context>) -> Result<Duration> {
     let parsed = run.parse();
     if let Err(error) = &parsed

@@ -16,6 +16,8 @@ use kube::{Api, Client, Resource as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::failpoint::Failpoint;
+use super::panics::Panics;
+use super::queue_health::QueueHealth;
 use super::write_conflicts::WriteConflicts;
 use crate::cache::api_health::ApiHealth;
 use crate::cache::invalid_objects::InvalidObjects;
@@ -65,6 +67,10 @@ pub struct Context {
     pub failures: Mutex<HashMap<String, u32>>,
     /// Status writes that the API server rejected.
     pub write_conflicts: WriteConflicts,
+    /// Reconciles that panicked.
+    pub panics: Panics,
+    /// What the queue of reconciles does.
+    pub queue_health: QueueHealth,
     /// Queue of runs to reconcile.
     pub queue: UnboundedSender<ObjectRef<RawRun>>,
     /// Reporter of events.
@@ -112,5 +118,6 @@ impl Context {
         lock(&self.failures).retain(|uid, _| existing.contains(uid.as_str()));
         self.metrics.runs.remove_all_but(&existing);
         self.write_conflicts.retain(&existing);
+        self.panics.retain(&existing);
     }
 }

@@ -2,7 +2,7 @@
 //! the status.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dalsegno_core::{PodCreateError, worker};
 use dalsegno_crds::{
@@ -18,6 +18,7 @@ use kube::runtime::reflector::Store as Cache;
 use kube::runtime::watcher;
 use kube::{Api, Resource as _, ResourceExt};
 
+use super::catch_panic::catch_panic;
 use super::context::Context;
 use super::create_pod::create_pod;
 use super::error::{Error, Result};
@@ -49,7 +50,7 @@ pub async fn run(
     Controller::for_stream(definitions, cache)
         .with_config(Config::default().concurrency(4))
         .graceful_shutdown_on(stop)
-        .run(check, error_policy, ctx)
+        .run(check_caught, error_policy, ctx)
         .for_each(|_| async {})
         .await;
 }
@@ -62,6 +63,17 @@ fn error_policy(definition: Arc<RawDefinition>, error: &Error, _: Arc<Context>) 
         "a definition could not be checked; the check will be retried"
     );
     Action::requeue(MIN_INTERVAL)
+}
+
+/// Checks one definition. A panic ends only this check: the controller would pass it on, and end with it.
+async fn check_caught(definition: Arc<RawDefinition>, ctx: Arc<Context>) -> Result<Action> {
+    if let Some(pause) = ctx.panics.pause(definition.as_ref(), Instant::now()) {
+        return Ok(Action::requeue(pause));
+    }
+    match catch_panic(&ctx, definition.as_ref(), check(definition.clone(), ctx.clone())).await {
+        Ok(checked) => checked,
+        Err(pause) => Ok(Action::requeue(pause)),
+    }
 }
 
 /// Checks one definition: observes its pod by a dry run, and writes the status if it differs.

@@ -50,6 +50,9 @@ pub enum Error {
         #[source]
         source: Box<Error>,
     },
+    /// The reconcile was cut off. What it did until then stays.
+    #[error("the reconcile did not end within {0:?}")]
+    TimedOut(Duration),
     /// The finalizer could not be added or removed.
     #[error("the finalizer failed: {0}")]
     Finalizer(String),

@@ -92,6 +92,11 @@ impl FairQueue {
         self.working.remove(run).is_some_and(|it| it.woken)
     }
 
+    /// Since when the run waits that has waited longest, if a run waits.
+    pub fn oldest(&self) -> Option<Duration> {
+        self.waiting.values().filter_map(|runs| Some(runs.front()?.0)).min()
+    }
+
     /// Number of runs that wait.
     pub fn len(&self) -> usize {
         self.is_waiting.len()
@@ -167,8 +172,10 @@ mod tests {
     fn a_run_waits_once_keeps_its_place_and_is_worked_on_once_at_a_time() {
         let mut queue = queue(&[("a", "one", Priority::Recovery, 0), ("a", "two", Priority::Recovery, 1)]);
         queue.push(run("a", "one"), Priority::Refused, Duration::from_secs(2));
+        assert_eq!(queue.oldest(), Some(Duration::ZERO));
         assert_eq!((queue.len(), names(&mut queue)), (2, vec!["one".to_owned(), "two".to_owned()]));
         queue.push(run("a", "one"), Priority::Recovery, Duration::from_secs(3));
+        assert_eq!(queue.oldest(), None);
         assert_eq!(queue.pop(), None, "it is worked on");
         assert!(queue.done(&run("a", "one")), "something woke it meanwhile");
         assert!(!queue.done(&run("a", "two")));

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead, PodCreateError, pod};
+use dalsegno_core::{EffectResult, EventSpec, NameHolder, Observed, ObservedHead, PodCreateError, pod};
 use dalsegno_crds::{AgentRun, AgentRunStatus, Reason, names};
 use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::{Ending, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Status;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource as _, ResourceExt};
 use serde_json::Value;
 use tokio::time::timeout;
 
@@ -76,17 +77,21 @@ impl WorkerRuntime for Context {
                 let Some(found) = found else {
                     return Err(Error::Conflict);
                 };
-                let is_controlled = found
-                    .owner_references()
-                    .iter()
-                    .any(|owner| owner.controller == Some(true) && owner.uid == uid);
+                let owner = found.owner_references().iter().find(|owner| owner.controller == Some(true));
+                let is_controlled = owner.is_some_and(|owner| owner.uid == uid);
                 // The pod to create has no nonce if the attempt has none.
                 let nonce = pod["metadata"]["annotations"][names::ANNOTATION_NONCE].as_str();
                 let has_nonce = nonce.is_none() || pod::nonce(&found) == nonce;
+                // Of all AgentRuns of this name only one exists, and it is not the pod's.
+                let is_namesake = |owner: &OwnerReference| {
+                    owner.kind == AgentRun::kind(&()) && owner.name == key.name && owner.uid != uid
+                };
                 Ok(if is_controlled && has_nonce {
                     EffectResult::Pod(Box::new(found))
+                } else if owner.is_some_and(is_namesake) {
+                    EffectResult::NameTaken(NameHolder::DeletedRun)
                 } else {
-                    EffectResult::NameTaken
+                    EffectResult::NameTaken(NameHolder::AnotherOwner)
                 })
             }
             // A quota concerns all runs of the namespace, and the pause is the namespace's.
@@ -202,76 +207,4 @@ impl Context {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
-
-    use serde_json::json;
-
-    use super::*;
-    use crate::controller::reconcile::reconcile;
-    use crate::test_context::TestContext;
-
-    fn run(name: &str) -> AgentRun {
-        let template = json!({ "spec": { "containers": [{ "name": "agent", "image": "agent" }] } });
-        let run = json!({
-            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
-            "metadata": { "name": name, "namespace": "shop", "uid": name },
-            "spec": { "agent": { "template": template } },
-        });
-        serde_json::from_value(run).unwrap()
-    }
-
-    #[tokio::test]
-    async fn of_the_runs_that_a_quota_refuses_one_tries_again_and_the_others_write_nothing() {
-        let namespace = json!({ "metadata": { "name": "shop", "uid": "uid-of-shop" } });
-        let refusal = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden",
-                              "message": "exceeded quota: runs, used: pods=9", "details": { "kind": "pods" } });
-        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
-        let TestContext { ctx, requests } = TestContext::new(store, vec![namespace, refusal]);
-        let mut runs: Vec<AgentRun> = (0..20).map(|it| run(&format!("run-{it}"))).collect();
-        let tries = || {
-            let requests = requests.lock().unwrap();
-            requests.iter().filter(|(method, path, _)| method == "POST" && path.ends_with("/pods")).count()
-        };
-        let mut requeues = Vec::new();
-        for run in &mut runs {
-            requeues.push(reconcile(run, ctx.as_ref()).await.unwrap());
-            let requests = requests.lock().unwrap();
-            let (.., written) = requests.iter().rfind(|(_, path, _)| path.ends_with("/status")).unwrap();
-            run.status = serde_json::from_value(written["status"].clone()).unwrap();
-            assert_eq!(run.status.as_ref().unwrap().reason, Some(Reason::QuotaExceeded));
-        }
-        assert_eq!(tries(), 1);
-        assert!(requeues[0].is_some(), "the first one tries again");
-        assert!(requeues[1..].iter().all(Option::is_none), "the others are woken: {requeues:?}");
-
-        let before = requests.lock().unwrap().len();
-        for run in &runs[1..] {
-            assert_eq!(reconcile(run, ctx.as_ref()).await.unwrap(), None);
-        }
-        assert_eq!(requests.lock().unwrap().len(), before, "a run that waits costs no request");
-    }
-
-    #[tokio::test]
-    async fn an_existing_pod_without_the_nonce_of_the_attempt_is_a_strangers() {
-        let existing = |nonce: &str| {
-            let owner = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "name": "nightly",
-                                "uid": "nightly", "controller": true });
-            json!({ "metadata": { "name": "nightly-1", "uid": "pod", "ownerReferences": [owner],
-                                  "annotations": { names::ANNOTATION_NONCE: nonce } } })
-        };
-        let exists = json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "AlreadyExists",
-                             "message": "it exists", "details": { "kind": "pods" } });
-        for (nonce, is_ours) in [("n-1", true), ("n-2", false)] {
-            let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
-            let ctx = TestContext::new(store, vec![existing(nonce), exists.clone()]).ctx;
-            let pod = json!({ "metadata": { "name": "nightly-1",
-                                            "annotations": { names::ANNOTATION_NONCE: "n-1" } } });
-            let result = ctx.create_worker(&run("nightly"), pod, "sha256:aa".into()).await.unwrap();
-            match (result, is_ours) {
-                (EffectResult::Pod(_), true) | (EffectResult::NameTaken, false) => {}
-                (other, _) => panic!("{nonce}: {other:?}"),
-            }
-        }
-    }
-}
+mod tests;

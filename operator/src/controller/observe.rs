@@ -1,11 +1,17 @@
 //! Observe: reads everything that a decision needs to know of one run. Never writes.
 
+use std::collections::BTreeMap;
+
 use dalsegno_core::version::Templates;
-use dalsegno_core::{Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore, is_silent};
+use dalsegno_core::{
+    Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore, VolumeProblem, is_silent,
+    late_node_loss, slow_start,
+};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
 use dalsegno_model::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
@@ -27,13 +33,17 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
     let (agent, max_concurrent_runs) = observe_agent(ctx, run).await?;
     let key = RunKey { namespace: run.namespace().unwrap_or_default(), name: run.name_any() };
     let mut pods = ctx.pods.of(&Owner::of(run));
-    let mut node = None;
+    let (mut node, mut past_nodes) = (None, BTreeMap::new());
     if let Some(row) = row {
+        past_nodes = observe_past_nodes(ctx, row).await?;
         confirm_current_pod(ctx, row, &mut pods, Source::Cache).await?;
         node = observe_node(ctx, row, &pods, Source::Cache).await?;
         if has_active_pod(row) && is_silent(row, node, Timestamp::now()) {
             confirm_current_pod(ctx, row, &mut pods, Source::Live).await?;
             node = observe_node(ctx, row, &pods, Source::Live).await?;
+        }
+        if let Some(seen) = pods.iter_mut().find(|it| slow_start::may_wait_for_volume(row, it)) {
+            seen.volume_problem = observe_volumes(ctx, row, seen).await;
         }
     }
     Ok(Observed {
@@ -41,13 +51,14 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         agent,
         pods,
         node,
+        past_nodes,
         ready_nodes: ctx.nodes.ready_count(),
         templates: Templates::new(),
         head: lock(&ctx.heads).get(&uid).cloned(),
         pod_create_error: lock(&ctx.refusals).get(&uid).cloned(),
         quota: ctx.quotas.wait(&key, Timestamp::now()),
         queue_position: queue_position(ctx, run, &key, max_concurrent_runs),
-        name_taken: false,
+        name_taken: None,
         calls_to_settle: None,
         cli: ctx.cli.clone(),
         gateway_url: ctx.gateway_url.clone(),
@@ -147,6 +158,32 @@ async fn confirm_current_pod(
     Ok(())
 }
 
+/// Why a volume of this pod is not ready, as its latest event says. Best effort: events are lost and expire, and the operator
+/// may not have the right to read them.
+async fn observe_volumes(ctx: &Context, row: &RunRecord, seen: &ObservedPod) -> Option<VolumeProblem> {
+    let api: Api<Event> = Api::namespaced(ctx.client.clone(), &row.namespace);
+    let of_pod = ListParams::default().fields(&format!("involvedObject.uid={}", seen.uid()));
+    let events =
+        api.list(&of_pod).await.inspect_err(|error| tracing::warn!(%error, "no events could be read"));
+    let time = |it: &Event| {
+        let last = it.series.as_ref().and_then(|it| it.last_observed_time.as_ref()).map(|it| it.0);
+        last.max(it.last_timestamp.as_ref().map(|it| it.0)).max(it.event_time.as_ref().map(|it| it.0))
+    };
+    let latest = events.ok()?.items.into_iter().max_by_key(time)?;
+    slow_start::volume_problem(latest.reason.as_deref()?, latest.message.as_deref().unwrap_or_default())
+}
+
+/// The nodes of the past attempts whose charge may be taken back.
+async fn observe_past_nodes(ctx: &Context, row: &RunRecord) -> Result<BTreeMap<String, ObservedNode>> {
+    let mut nodes = BTreeMap::new();
+    for name in late_node_loss::awaiting_verdict(row).filter_map(|it| it.node.as_ref()) {
+        if !nodes.contains_key(name) {
+            nodes.insert(name.clone(), read_node(ctx, name, Source::Cache).await?);
+        }
+    }
+    Ok(nodes)
+}
+
 /// The node of the current attempt's pod. Only a live read proves that it is gone. The time that it was not Ready counts
 /// only while the API server was available.
 async fn observe_node(
@@ -164,22 +201,25 @@ async fn observe_node(
     let Some(name) = attempt.node.as_ref().or_else(of_pod).filter(|_| has_active_pod(row)) else {
         return Ok(None);
     };
-    let node = match ctx.nodes.watched(name) {
-        Some(node) if source == Source::Cache => node,
-        _ => {
-            let api: Api<Node> = Api::all(ctx.client.clone());
-            let live = api.get_opt(name).await.map_err(Error::api("reading the worker's node"))?;
-            let now = Timestamp::now();
-            match source {
-                Source::Cache => ctx.nodes.record_read(name, live.as_ref(), now),
-                Source::Live => ctx.nodes.read_live(name, live.as_ref(), now),
-            }
-        }
-    };
+    let node = read_node(ctx, name, source).await?;
     let available = ctx.api.available_since(Timestamp::now());
     let since = if node.ready { node.since } else { node.since.max(available) };
     let zone_lost = !node.ready && ctx.nodes.is_zone_lost(name);
     Ok(Some(ObservedNode { since, zone_lost, ..node }))
+}
+
+/// The readiness of a node. Only a live read proves that it is gone.
+async fn read_node(ctx: &Context, name: &str, source: Source) -> Result<ObservedNode> {
+    if let Some(node) = ctx.nodes.watched(name).filter(|_| source == Source::Cache) {
+        return Ok(node);
+    }
+    let api: Api<Node> = Api::all(ctx.client.clone());
+    let live = api.get_opt(name).await.map_err(Error::api("reading the worker's node"))?;
+    let now = Timestamp::now();
+    Ok(match source {
+        Source::Cache => ctx.nodes.record_read(name, live.as_ref(), now),
+        Source::Live => ctx.nodes.read_live(name, live.as_ref(), now),
+    })
 }
 
 /// Whether the current attempt has a pod and has not ended.

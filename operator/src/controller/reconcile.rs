@@ -11,9 +11,9 @@ use super::error::{Error, Result};
 use super::worker_runtime::WorkerRuntime;
 use crate::log::error_chain;
 
-/// Limit of rounds. A decision converges in far fewer: create, record, identify, end, reserve, create, record. Ten pod
-/// names in a row that are taken need twenty.
-const MAX_ROUNDS: usize = 32;
+/// Limit of rounds. A decision converges in far fewer: create, record, identify, end, reserve, create, record. Thirty pod
+/// names in a row that deleted runs still have need sixty.
+const MAX_ROUNDS: usize = 80;
 
 /// Observes, decides and acts, until acting brings no new facts. Returns when to reconcile again if nothing happens before.
 pub async fn reconcile(run: &AgentRun, runtime: &impl WorkerRuntime) -> Result<Option<Duration>> {

@@ -111,9 +111,14 @@ impl Dispatcher {
     fn wake(&mut self, run: RunKey) {
         // A run that is not in the cache is gone.
         let Some(object) = self.cache.get(&reference(&run)) else { return };
+        let now = Instant::now();
+        if let Some(pause) = self.ctx.panics.pause(object.as_ref(), now.into_std()) {
+            self.set_timer(&run, Some(now + pause));
+            return;
+        }
         let priority = self.priority_of(&object);
         self.queue.push(run, priority, self.started.elapsed());
-        self.ctx.metrics.set_waiting_runs(self.queue.len());
+        self.show_waiting();
     }
 
     /// Starts as many reconciles as there are slots. Each gets the run as the cache has it now.
@@ -124,18 +129,28 @@ impl Dispatcher {
                 self.queue.done(&run);
                 continue;
             };
+            self.ctx.queue_health.began(run.clone(), Instant::now().into_std());
             let task = self.tasks.spawn(reconcile_run(object, self.ctx.clone()));
             self.run_of.insert(task.id(), run);
         }
+        self.show_waiting();
+    }
+
+    /// Shows how many runs wait, and for how long.
+    fn show_waiting(&self) {
         self.ctx.metrics.set_waiting_runs(self.queue.len());
+        let oldest = self.queue.oldest().map(|since| (self.started + since).into_std());
+        self.ctx.queue_health.set_waiting_since(oldest);
     }
 
     fn ended(&mut self, ended: Result<(Id, Duration), tokio::task::JoinError>) {
         let (id, delay) = ended.unwrap_or_else(|error| {
-            tracing::error!(%error, "a reconcile panicked and will be retried");
+            // Only the report of a panic can panic here.
+            tracing::error!(%error, "a reconcile ended by a panic and will be retried");
             (error.id(), MAX_BACKOFF)
         });
         let Some(run) = self.run_of.remove(&id) else { return };
+        self.ctx.queue_health.ended(&run, Instant::now().into_std());
         if self.queue.done(&run) {
             self.wake(run);
         } else {

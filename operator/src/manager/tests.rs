@@ -79,6 +79,7 @@ where
         failpoint: Failpoint::default(),
         is_ready: Arc::default(),
         watch_health: WatchHealth::default(),
+        queue_health: QueueHealth::default(),
     };
     let running = run_manager(manager, stop.clone());
     let ended = tokio::time::timeout(Duration::from_secs(20), running).await;

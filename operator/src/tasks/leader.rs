@@ -1,13 +1,18 @@
 //! Leader election by a Lease: one operator works at a time. This saves work; two operators at once do no harm, since the
 //! store fences every write.
 
+mod own_clock;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kube::Client;
+use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
+use kube::{Api, Client};
 use kube_lease_manager::{LeaseCreateMode, LeaseManager, LeaseManagerBuilder, LeaseManagerError};
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+use own_clock::by_own_clock;
 
 use crate::kube_client::with_timeout;
 
@@ -19,6 +24,9 @@ const LEASE_SECONDS: u64 = 15;
 const RENEW_SECONDS_BEFORE_EXPIRY: u64 = 8;
 /// Timeout of a request for the Lease.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// A standby reads the Lease this often, so that it sees a renewal soon after it was made. A leader that has died is followed
+/// after the validity of its Lease and at most this time.
+const OBSERVE_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay between two tries. Constant: a delay that grew with each failure would one day exceed the validity of the Lease.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -47,10 +55,13 @@ impl Candidate<'_> {
         let Self { client, namespace, identity } = self;
         let mut lease = None;
         let leading = async {
-            let client = with_timeout(client, REQUEST_TIMEOUT);
-            let lease = lease.insert(Lease::prepare(client, namespace, identity).await);
+            let client = by_own_clock(with_timeout(client, REQUEST_TIMEOUT), identity);
+            let lease = &*lease.insert(Lease::prepare(client, namespace, identity).await);
             is_ready.store(true, Ordering::Relaxed);
-            while !lease.changed(false).await {}
+            tokio::select! {
+                () = async { while !lease.changed(false).await {} } => {}
+                () = lease.observe() => {}
+            }
         };
         if stop.run_until_cancelled(leading).await.is_none() {
             // The Lease may be ours already, without an answer that says so.
@@ -138,6 +149,17 @@ impl Lease {
                 tracing::warn!(%error, "the Lease was deleted, and could not be created again");
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Reads the Lease again and again, so that the client knows when each renewal was first seen.
+    async fn observe(&self) {
+        let api: Api<LeaseObject> = Api::namespaced(self.client.clone(), &self.namespace);
+        loop {
+            tokio::time::sleep(OBSERVE_INTERVAL).await;
+            if let Err(error) = api.get_opt(LEASE).await {
+                tracing::debug!(%error, "the Lease could not be observed");
+            }
         }
     }
 

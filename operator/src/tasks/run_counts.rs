@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use crate::cache::raw_object::RawRun;
 use crate::cache::watch_health::WatchHealth;
+use crate::controller::queue_health::QueueHealth;
 use crate::metrics::{Metrics, StateLabel};
 
 /// Interval between two counts. Each reads the status of every run in the cache.
@@ -19,15 +20,25 @@ struct WithState {
     status: Option<StateLabel>,
 }
 
-/// Counts periodically until cancelled, and shows how long ago each watch was heard.
-pub async fn run(runs: reflector::Store<RawRun>, metrics: Metrics, watches: WatchHealth) {
+/// What ages while the operator waits for something.
+pub struct Ages {
+    /// The watches of the API server.
+    pub watches: WatchHealth,
+    /// The queue of reconciles.
+    pub queue: QueueHealth,
+}
+
+/// Counts periodically until cancelled, and shows how long ago each watch was heard and how long runs have waited.
+pub async fn run(runs: reflector::Store<RawRun>, metrics: Metrics, ages: Ages) {
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
         metrics.runs.set_runs(count(runs.state().iter().map(AsRef::as_ref)));
-        for (kind, age) in watches.ages(Instant::now()) {
+        let now = Instant::now();
+        for (kind, age) in ages.watches.ages(now) {
             metrics.set_watch_age(&kind, age);
         }
+        metrics.set_queue_oldest(ages.queue.oldest(now));
     }
 }
 

@@ -10,15 +10,15 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
-use kube::runtime::reflector;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 use crate::cache::merged_watch;
-use crate::cache::pods::{self, RunKey};
-use crate::cache::raw_object::{RawDefinition, RawRun};
+use crate::cache::pods;
+use crate::cache::raw_object::RawDefinition;
+use crate::cache::run_queues::Definition;
 use crate::config::OperatorArgs;
 use crate::controller::context::Context;
 
@@ -94,17 +94,11 @@ pub async fn watch_quotas(ctx: Arc<Context>, args: OperatorArgs) {
     }
 }
 
-/// Has the runs of a definition reconciled.
-pub fn enqueue_runs_of(ctx: &Context, runs: &reflector::Store<RawRun>, definition: &RawDefinition) {
-    let (name, namespace) = (definition.name_any(), definition.namespace());
-    for run in runs.state() {
-        if let Ok(run) = run.parse()
-            && run.namespace() == namespace
-            && run.spec.agent_ref.as_ref().is_some_and(|it| it.name == name)
-        {
-            ctx.enqueue(&RunKey { namespace: run.namespace().unwrap_or_default(), name: run.name_any() });
-        }
-    }
+/// Has the runs of a definition reconciled, and no others. Reads no run.
+pub fn enqueue_runs_of(ctx: &Context, definition: &RawDefinition) {
+    let namespace = definition.namespace().unwrap_or_default();
+    let definition = Definition { namespace, name: definition.name_any() };
+    ctx.run_queues.runs_of(&definition).iter().for_each(|run| ctx.enqueue(run));
 }
 
 /// An inspector of a watch that notifies `listed` once the first list is complete.
@@ -121,5 +115,47 @@ pub fn signal_when_listed<K>(listed: oneshot::Sender<()>) -> impl FnMut(&watcher
 fn notify(listed: &mut Option<oneshot::Sender<()>>) {
     if let Some(listed) = listed.take() {
         let _ = listed.send(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cache::raw_object::RawRun;
+    use crate::test_context::TestContext;
+
+    fn object<K: DeserializeOwned>(kind: &str, namespace: &str, name: &str, spec: &Value) -> K {
+        let metadata = json!({ "name": name, "namespace": namespace, "uid": format!("{namespace}/{name}") });
+        let object = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec });
+        serde_json::from_str(&object.to_string()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_changed_definition_wakes_exactly_its_runs_also_if_they_cannot_be_read() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let mut ctx = TestContext::new(store, vec![]).ctx;
+        let (queue, mut queued) = tokio::sync::mpsc::unbounded_channel();
+        Arc::get_mut(&mut ctx).unwrap().queue = queue;
+        let triage = json!({ "agentRef": { "name": "triage" } });
+        let unreadable = json!({ "agentRef": { "name": "triage" }, "recovery": 7 });
+        for (namespace, name, spec) in [
+            ("shop", "one", &triage),
+            ("shop", "two", &unreadable),
+            ("shop", "three", &json!({ "agentRef": { "name": "writer" } })),
+            ("shop", "four", &json!({ "agent": {} })),
+            ("bank", "one", &triage),
+        ] {
+            let run: RawRun = object("AgentRun", namespace, name, spec);
+            ctx.run_queues.apply(&watcher::Event::Apply(run));
+        }
+        enqueue_runs_of(&ctx, &object("AgentDefinition", "shop", "triage", &json!({})));
+        let mut woken: Vec<String> =
+            std::iter::from_fn(|| queued.try_recv().ok()).map(|it| it.name).collect();
+        woken.sort();
+        assert_eq!(woken, ["one", "two"]);
     }
 }

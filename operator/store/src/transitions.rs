@@ -21,6 +21,7 @@ mod create;
 mod end;
 mod end_attempt;
 mod finish;
+mod forgive_end;
 mod mark_deleted;
 mod put_revision;
 mod record_identity;
@@ -47,6 +48,7 @@ pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, ne
 pub(crate) use end::{finish_detail, set_finished};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
+pub(crate) use forgive_end::ForgiveEnd;
 pub(crate) use mark_deleted::MarkDeleted;
 pub(crate) use put_revision::PutRevision;
 pub(crate) use record_identity::RecordIdentity;

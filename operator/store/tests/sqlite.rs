@@ -38,6 +38,7 @@ async fn working_run(store: &dyn Store) -> RunId {
     };
     assert!(matches!(store.create_run(&new).await.unwrap(), Created::Run(_)));
     let accepted = Identity {
+        in_registry: Some(true),
         image_digest: "sha256:1".into(),
         agent_version: "v1".into(),
         verdict: Verdict::Accepted,

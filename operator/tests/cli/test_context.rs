@@ -112,6 +112,7 @@ pub async fn create_run(store: &dyn Store, finished: bool) -> RunId {
         panic!("an earlier run is ignored");
     };
     let identity = Identity {
+        in_registry: Some(true),
         image_digest: format!("sha256:{}", "1".repeat(64)),
         agent_version: "1".into(),
         verdict: Verdict::Accepted,

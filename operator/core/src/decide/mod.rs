@@ -14,6 +14,7 @@ use jiff::Timestamp;
 
 use crate::decision::{Decision, Effect};
 use crate::end::recorded_end;
+use crate::late_node_loss;
 use crate::observed::Observed;
 use crate::orphaned_pods;
 use crate::run_stage::{RunStage, ready_until};
@@ -41,7 +42,14 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
     let events = events::of(run, &status);
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
-    Decision { effects, status, events, requeue: requeue.into_iter().chain(not_ready).min() }
+    let last_look = row.and_then(until_last_look);
+    Decision { effects, status, events, requeue: requeue.into_iter().chain(not_ready).chain(last_look).min() }
+}
+
+/// Delay until the nodes of past attempts are looked at for the last time.
+fn until_last_look(row: &RunRecord) -> Option<Duration> {
+    let left = late_node_loss::last_look(row).filter(|_| row.finish.is_none())?.duration_since(row.now);
+    Duration::try_from(left + WAKE_MARGIN).ok()
 }
 
 /// Delay until a run without a worker is no longer Ready, if it still is.
@@ -96,6 +104,9 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
     }
     if row.deadlines != settings.deadlines && has_agent {
         return Plan::act(Effect::SetDeadlines(row.id, settings.deadlines));
+    }
+    if let Some(forgiveness) = late_node_loss::forgiveness(row, observed) {
+        return Plan::act(Effect::ForgiveEnd(row.id, forgiveness));
     }
     if is_cancelled(run) && row.cancel.is_none() {
         return Plan::act(Effect::RequestCancel(row.id));

@@ -11,6 +11,7 @@ use crate::end::End;
 use crate::observed::{Observed, ObservedAgent, ObservedPod};
 use crate::pod::annotation;
 use crate::recovery::Hold;
+use crate::revision::ImageDigest;
 use crate::run_stage::RunStage;
 use crate::settings::Settings;
 use crate::version::{self, WorkerImage};
@@ -35,7 +36,7 @@ pub(super) struct Context<'a> {
 
 impl Context<'_> {
     /// Checks whether the image with this digest in the pod may resume the checkpoint.
-    pub fn check_image(&self, seen: &ObservedPod, digest: &str) -> Option<Identity> {
+    pub fn check_image(&self, seen: &ObservedPod, digest: ImageDigest<'_>) -> Option<Identity> {
         let declared_version = annotation(&seen.pod, names::ANNOTATION_AGENT_VERSION);
         let image = WorkerImage { declared_version, digest };
         version::check_image(self.row, self.observed.agent(), self.settings.on_mismatch, image)
@@ -80,6 +81,17 @@ impl Plan {
 
     pub fn requeue_after(self, delay: Duration) -> Self {
         Self { requeue: Some(delay), ..self }
+    }
+
+    /// Requeues when this time has passed, or earlier if the plan wants that.
+    pub fn requeue_at_latest(self, left: SignedDuration) -> Self {
+        match self.requeue {
+            Some(before) => {
+                let plan = self.requeue_when_left(left);
+                Self { requeue: plan.requeue.min(Some(before)), ..plan }
+            }
+            None => self.requeue_when_left(left),
+        }
     }
 
     /// Requeues when this time has passed by the store's clock.

@@ -8,7 +8,8 @@ use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
 use crate::decision::Effect;
 use crate::end::End;
 use crate::head_check::{self, HeadCheck};
-use crate::observed::ObservedPod;
+use crate::late_node_loss;
+use crate::observed::{NameHolder, ObservedPod};
 use crate::orphaned_pods;
 use crate::pod::{self, annotation};
 use crate::recovery::{self, Hold};
@@ -31,8 +32,12 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     };
     let hold = recovery::find_hold(row, settings, &worker::input_text(run))
-        .or_else(|| temporary_holds::find_disruption_hold(row, settings));
+        .or_else(|| temporary_holds::find_disruption_hold(row, settings))
+        .or_else(|| temporary_holds::find_name_hold(row, settings));
     if let Some(hold) = hold {
+        if let Some(at) = late_node_loss::last_look(row).filter(|_| hold.is_by_charges()) {
+            return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));
+        }
         return match hold.reason {
             _ if hold.is_final(settings) => failed(row, hold),
             Reason::EffectUnknown | Reason::KeyRefused if observed.calls_to_settle.is_none() => {
@@ -71,10 +76,14 @@ fn has_had_no_pod(row: &RunRecord) -> bool {
 
 fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {
     let Context { run, observed, row, now, .. } = *ctx;
-    if observed.name_taken {
+    if let Some(holder) = observed.name_taken {
+        let (cause, owner) = match holder {
+            NameHolder::DeletedRun => (Cause::NameInUse, "a deleted run of this name"),
+            NameHolder::AnotherOwner => (Cause::NameTaken, "another owner"),
+        };
         let name = worker::pod_name(&row.name, row.attempt.number);
-        let message = format!("a pod of another owner has the name {name}");
-        return Plan::end(row, End::new(Cause::NameTaken, Class::Neutral, message), NextStep::Reserve);
+        let message = format!("a pod of {owner} has the name {name}");
+        return Plan::end(row, End::new(cause, Class::Neutral, message), NextStep::Reserve);
     }
     let revision = template.document.hash();
     if let Some(error) = observed.pod_create_error.as_ref().filter(|it| it.revision == revision)

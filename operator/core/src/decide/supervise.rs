@@ -16,6 +16,7 @@ use crate::evidence;
 use crate::observed::ObservedPod;
 use crate::pod;
 use crate::run_stage::RunStage;
+use crate::slow_start;
 
 /// Delay until a node that is not Ready is checked again.
 const NODE_RECHECK: Duration = Duration::from_secs(2);
@@ -68,7 +69,7 @@ fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     {
         return Plan::act(Effect::RecordIdentity { run: row.id, attempt: attempt.number, identity });
     }
-    let stage = RunStage::of_starting_pod(&seen.pod);
+    let stage = RunStage::of_starting_pod(seen);
     let plan = match (attempt.state, stage, next_status_write(run, row)) {
         (AttemptState::Attached, ..) => Plan::wait(RunStage::Running),
         (_, RunStage::Starting(Reason::Starting, _), Some(left)) => {
@@ -77,6 +78,10 @@ fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         (_, starting, _) => Plan::wait(starting),
     };
     let plan = if row.cancel.is_none() { start::replace_pod(ctx, seen, plan) } else { plan };
+    let plan = match slow_start::next_look(row, seen) {
+        Some(left) => plan.requeue_at_latest(left),
+        None => plan,
+    };
     // No event of the watch would wake the operator when the worker ends.
     let recheck = plan.requeue.map_or(UNWATCHED_RECHECK, |it| it.min(UNWATCHED_RECHECK));
     let plan = if seen.watched { plan } else { plan.requeue_after(recheck) };

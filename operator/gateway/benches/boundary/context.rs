@@ -246,6 +246,7 @@ async fn create_run(store: &dyn Store, name: &str) -> RunId {
         panic!("the store is new");
     };
     let identity = Identity {
+        in_registry: Some(true),
         image_digest: format!("sha256:{}", "1".repeat(64)),
         agent_version: "1".into(),
         verdict: Verdict::Accepted,

@@ -255,7 +255,13 @@ async fn create_as(store: &dyn Store, namespace: &str, name: &str, object_uid: S
 
 pub fn identity(verdict: Verdict, remark: &str) -> Identity {
     let digest = format!("sha256:{}", "1".repeat(64));
-    Identity { image_digest: digest, agent_version: "1.0".into(), verdict, remark: remark.into() }
+    Identity {
+        in_registry: Some(true),
+        image_digest: digest,
+        agent_version: "1.0".into(),
+        verdict,
+        remark: remark.into(),
+    }
 }
 
 pub fn accepted() -> Identity {

@@ -152,6 +152,7 @@ forward! {
         async fn create_run(&self, new: &NewRun) -> Result<Created>;
         async fn find_by_object(&self, object_uid: &str) -> Result<LookUp>;
         async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord>;
+        async fn forgive_end(&self, run: RunId, forgiveness: &Forgiveness) -> Result<RunRecord>;
         async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
         async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
         async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;

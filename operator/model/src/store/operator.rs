@@ -4,9 +4,9 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::{
-    BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
-    NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, RunId, RunRecord, Template,
+    BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, Forgiveness, HeadsToAnchor, Identity,
+    LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention,
+    Rewind, Rewound, RunId, RunRecord, Template,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -31,6 +31,12 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// A finished run is never changed.
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord>;
+
+    /// Takes back the charge of an attempt that has ended: its end becomes a disruption with this cause, and the
+    /// counters become what they would be if it had been one from the start. The epoch does not move.
+    ///
+    /// Nothing changes if the attempt was not charged, is none of the latest eleven, or was forgiven by a granted budget.
+    async fn forgive_end(&self, run: RunId, forgiveness: &Forgiveness) -> Result<RunRecord>;
 
     /// `reserved → created`: records the attempt's only pod. If the image is named by digest, `pod` also contains the
     /// identity and its verdict, so that no second call is needed.

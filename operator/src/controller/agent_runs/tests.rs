@@ -12,10 +12,19 @@ use serde_json::{Value, json};
 use dalsegno_crds::AgentRun;
 
 use super::*;
-use crate::cache::pods;
+use crate::cache::pods::{self, RunKey};
 use crate::test_context::{Disk, Fault, Requests, TestContext, commit_turns, render_metrics};
 
 const UID: &str = "11111111-2222-3333-4444-555555555555";
+
+/// The events of the worker's pod: its volume could not be attached.
+fn events() -> Value {
+    let event = |reason: &str, message: &str, time: &str| json!({ "metadata": {}, "involvedObject": {}, "reason": reason, "message": message, "lastTimestamp": time });
+    json!({ "metadata": { "name": "events" }, "items": [
+        event("FailedAttachVolume", "Multi-Attach error for volume \"data\"", "2026-05-01T00:02:00Z"),
+        event("Scheduled", "assigned to n1", "2026-05-01T00:00:00Z"),
+    ] })
+}
 
 /// A run whose first worker is lost: no cache and no API server knows its pod.
 struct LostWorker {
@@ -32,7 +41,7 @@ impl LostWorker {
         let namespace = json!({ "metadata": { "name": "shop", "uid": "uid-of-shop" } });
         let fault = Fault::default();
         let TestContext { ctx, requests } =
-            TestContext::with_fault(disk.store().await, vec![namespace], fault.clone());
+            TestContext::with_fault(disk.store().await, vec![namespace, events()], fault.clone());
         let containers = json!([{ "name": names::WORKER_CONTAINER, "image": "agent" }]);
         let run = serde_json::from_value(json!({
             "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
@@ -97,16 +106,33 @@ impl LostWorker {
 
     /// Has the watch show the running worker's pod in this event.
     async fn show_worker(&self, event: fn(Pod) -> watcher::Event<Pod>) {
+        let running = json!({ "running": { "startedAt": "2026-05-01T00:00:00Z" } });
+        self.show_pod(event, running, None).await;
+    }
+
+    /// Has the watch show the worker's pod in this event, with this state of its container, on this node.
+    async fn show_pod(&self, event: fn(Pod) -> watcher::Event<Pod>, state: Value, node: Option<&str>) {
         let mut pod = self.pod();
         pod["metadata"]["uid"] = self.row().await.attempt.pod_uid.into();
+        pod["spec"]["nodeName"] = node.into();
         let image = format!("registry/agent@sha256:{}", "1".repeat(64));
         let container = json!({
             "name": names::WORKER_CONTAINER, "image": "agent", "imageID": image, "ready": true, "restartCount": 0,
-            "state": { "running": { "startedAt": "2026-05-01T00:00:00Z" } },
+            "state": state,
         });
         pod["status"] = json!({ "phase": "Running", "containerStatuses": [container] });
         let watch = futures::stream::iter([Ok(event(serde_json::from_value(pod).unwrap()))]);
         pods::watch(self.ctx.pods.clone(), watch).collect::<Vec<_>>().await;
+    }
+
+    /// Has the watch show the node n1. Returns the runs that have a pod there, if that changes anything for them.
+    fn show_node(&self, ready: bool, since: &str) -> Vec<RunKey> {
+        let ready = json!({ "type": "Ready", "status": if ready { "True" } else { "Unknown" },
+                            "lastTransitionTime": since });
+        let node = json!({ "metadata": { "name": "n1" }, "status": { "conditions": [ready] } });
+        let node = watcher::Event::Apply(serde_json::from_value(node).unwrap());
+        let changed = self.ctx.nodes.apply(node, Timestamp::now());
+        changed.iter().flat_map(|node| self.ctx.pods.runs_on(node)).collect()
     }
 
     fn metrics(&self) -> String {
@@ -296,4 +322,55 @@ async fn damage_in_a_run_is_counted_both_at_a_lookup_and_at_a_deletion() {
     let run = Arc::new(serde_json::from_value(run).unwrap());
     reconcile_with_finalizer(run, lost.ctx.clone()).await.unwrap_err();
     assert!(lost.metrics().contains("damage_total{place=\"run\"} 2\n"), "{}", lost.metrics());
+}
+
+#[tokio::test]
+async fn a_worker_whose_node_is_found_lost_half_a_minute_after_its_end_is_replaced_at_once_and_not_charged() {
+    let mut lost = LostWorker::new().await;
+    // The gateways serve from now on, and the worker ends well after that.
+    lost.ctx.store.record_gateway_heartbeat().await.unwrap();
+    let ended = Timestamp::now() + Duration::from_secs(60);
+    lost.show_node(true, "2026-01-01T00:00:00Z");
+    lost.show_pod(watcher::Event::Apply, json!({ "running": {} }), Some("n1")).await;
+    lost.reconcile().await.unwrap();
+    let killed = json!({ "exitCode": 137, "reason": "Error", "finishedAt": ended.to_string() });
+    let killed = json!({ "terminated": killed });
+    lost.show_pod(watcher::Event::Apply, killed, Some("n1")).await;
+    lost.reconcile().await.unwrap();
+    let row = lost.row().await;
+    assert_eq!((row.attempt.number, row.past[0].node.as_deref()), (2, Some("n1")), "it is replaced at once");
+    assert_eq!((row.counters.recovery_attempts, row.counters.disruptions), (1, 0), "nothing is known yet");
+
+    let woken = lost.show_node(false, &Timestamp::now().to_string());
+    assert_eq!(woken.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["nightly"]);
+    lost.reconcile().await.unwrap();
+    let row = lost.row().await;
+    assert_eq!((row.counters.recovery_attempts, row.counters.disruptions), (0, 1));
+    let end = row.past[0].end.as_ref().unwrap();
+    assert_eq!((end.cause, end.charged), (dalsegno_crds::Cause::NodeLost, false));
+    assert!(end.message.contains("lost or restarted soon after"), "{}", end.message);
+}
+
+#[tokio::test]
+async fn the_status_of_a_slow_start_names_the_volume_that_cannot_be_attached() {
+    let mut lost = LostWorker::new().await;
+    lost.show_node(true, "2026-01-01T00:00:00Z");
+    let waiting = json!({ "waiting": { "reason": "ContainerCreating" } });
+    lost.show_pod(watcher::Event::Apply, waiting, Some("n1")).await;
+    let looks = |lost: &LostWorker| {
+        let requests = lost.requests.lock().unwrap();
+        requests.iter().filter(|(method, path, _)| method == "GET" && path.ends_with("/events")).count()
+    };
+    lost.reconcile().await.unwrap();
+    assert_eq!(looks(&lost), 0, "a start that is not slow is not looked at");
+    for table in ["runs", "attempts"] {
+        let sql = format!(
+            "UPDATE {table} SET scheduled_at = scheduled_at - 40000, created_at = created_at - 40000"
+        );
+        lost.disk.execute(Box::leak(sql.into_boxed_str())).await;
+    }
+    lost.reconcile().await.unwrap();
+    assert_eq!(looks(&lost), 1);
+    let (_, _, message) = lost.ready();
+    assert!(message.contains("FailedAttachVolume: Multi-Attach error for volume \"data\""), "{message}");
 }

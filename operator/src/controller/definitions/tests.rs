@@ -149,3 +149,42 @@ fn a_definition_is_checked_after_a_minute_and_less_often_the_longer_it_is_unchan
     let after = |seconds: i64| interval(now - jiff::SignedDuration::from_secs(seconds), now).as_secs();
     assert_eq!([-5, 0, 59, 60, 200, 300, 86_400].map(after), [60, 60, 60, 60, 200, 300, 300]);
 }
+
+#[tokio::test]
+async fn a_panic_in_a_check_is_reported_and_the_definition_waits_until_somebody_changes_it() {
+    let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+    let mut ctx = TestContext::new(store, vec![]).ctx;
+    let requests = Requests::default();
+    let sent_to = requests.clone();
+    // The request for a pod panics in the check that sent it.
+    let service = tower::service_fn(move |request: axum::http::Request<kube::client::Body>| {
+        let requests = sent_to.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let path = head.uri.path().to_owned();
+            let body: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap();
+            requests.lock().unwrap().push((head.method, path.clone(), body.clone()));
+            assert!(!path.ends_with("/pods"), "no pods today");
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            Ok::<_, std::convert::Infallible>(axum::http::Response::new(body))
+        }
+    });
+    Arc::get_mut(&mut ctx).unwrap().client = kube::Client::new(service, "shop");
+    let mut definition = definition();
+    let check = async |definition: &Value| {
+        let definition = Arc::new(serde_json::from_value(definition.clone()).unwrap());
+        check_caught(definition, ctx.clone()).await.unwrap()
+    };
+    assert_eq!(check(&definition).await, Action::requeue(Duration::from_secs(60)));
+    let [event] = sent(&requests, "/events").try_into().unwrap();
+    assert_eq!(
+        (&event["reason"], &event["regarding"]["name"]),
+        (&json!("ReconcilePanicked"), &json!("nightly"))
+    );
+    assert!(event["note"].as_str().unwrap().contains("no pods today"), "{event}");
+    check(&definition).await;
+    assert_eq!(sent(&requests, "/pods").len(), 1, "it waits");
+    definition["metadata"]["generation"] = json!(2);
+    assert_eq!(check(&definition).await, Action::requeue(Duration::from_secs(120)));
+    assert_eq!(sent(&requests, "/pods").len(), 2);
+}

@@ -11,6 +11,7 @@ use kube::runtime::reflector;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::controller::queue_health::RECONCILE_TIMEOUT;
 use crate::test_context::{Fault, Requests, TestContext};
 
 /// A run that has had a worker, or has not.
@@ -166,4 +167,124 @@ async fn a_run_is_looked_at_again_at_the_time_it_asked_for_and_after_a_stop_no_m
     assert!((2..=4).contains(&looks), "at 0, 0.5 and 1.5 s: {looks}");
     let _ = stop.send(());
     tokio::time::timeout(Duration::from_secs(2), controller).await.expect("it ends").unwrap();
+}
+
+/// An API server that has every namespace and accepts every write. The request for the namespace `broken` panics in the
+/// reconcile that sent it.
+fn panicking_server(requests: Requests) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let requests = requests.clone();
+        async move {
+            let (head, body) = request.into_parts();
+            let path = head.uri.path().to_owned();
+            let body = body.collect_bytes().await.unwrap();
+            let mut object: Value = serde_json::from_slice(&body).unwrap_or(json!({}));
+            requests.lock().unwrap().push((head.method.clone(), path.clone(), object.clone()));
+            assert!(path != "/api/v1/namespaces/broken", "no such namespace");
+            let name = path.rsplit('/').next().unwrap().to_owned();
+            if object["metadata"]["uid"].is_null() {
+                object["metadata"] = json!({ "name": name, "uid": format!("uid of {name}") });
+            }
+            let body = Body::from(object.to_string().into_bytes());
+            Ok::<_, Infallible>(Response::builder().status(200).body(body).unwrap())
+        }
+    });
+    Client::new(service, "shop")
+}
+
+#[tokio::test]
+async fn a_panic_in_one_reconcile_is_reported_on_its_run_and_stops_no_other() {
+    let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+    let mut ctx = TestContext::new(store, vec![]).ctx;
+    let requests = Requests::default();
+    Arc::get_mut(&mut ctx).unwrap().client = panicking_server(requests.clone());
+    let defective = run("broken", "defective", true);
+    let (cache, mut writer) = cache_of(&[defective.clone(), run("shop", "other", true)]);
+    // The defective run is woken ten times, and the other one after that.
+    let mut changed = vec![(defective.clone(), Duration::from_millis(50)); 10];
+    changed.push((run("shop", "other", true), Duration::ZERO));
+    let (wake, woken) = futures::channel::mpsc::unbounded();
+    let controller = RunController { runs: changes(changed), queue: woken, cache, concurrency: 1 };
+    let controller = tokio::spawn(controller.run(ctx.clone(), std::future::pending()));
+    let count =
+        |end: &str| requests.lock().unwrap().iter().filter(|(_, path, _)| path.ends_with(end)).count();
+    let until = async |end: &str, times: usize| {
+        let reached = async {
+            while count(end) < times {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), reached).await.unwrap_or_else(|_| panic!("{end}"));
+    };
+    until("/namespaces/shop/pods", 1).await;
+    assert_eq!(count("/namespaces/broken"), 1, "a wake-up does not shorten the pause");
+    let events =
+        |it: &(Method, String, Value)| it.1.ends_with("/namespaces/broken/events").then(|| it.2.clone());
+    let events: Vec<Value> = requests.lock().unwrap().iter().filter_map(events).collect();
+    let [event] = events.try_into().unwrap();
+    assert_eq!((&event["type"], &event["reason"]), (&json!("Warning"), &json!("ReconcilePanicked")));
+    assert_eq!(event["regarding"]["name"], "defective");
+    assert!(event["note"].as_str().unwrap().contains("no such namespace"), "{event}");
+    let metrics = crate::test_context::render_metrics(&ctx.metrics);
+    assert!(metrics.contains("reconcile_panics_total 1\n"), "{metrics}");
+
+    // Somebody changes the run.
+    let mut changed = defective;
+    changed.meta_mut().generation = Some(2);
+    writer.apply_watcher_event(&watcher::Event::Apply(changed.clone()));
+    wake.unbounded_send(ObjectRef::from_obj(&changed)).unwrap();
+    until("/namespaces/broken", 2).await;
+    assert!(!controller.is_finished());
+    controller.abort();
+}
+
+/// Starts a controller with one slot and two runs, at an API server without answers. Returns when one of them waits.
+async fn hanging() -> (Arc<Context>, tokio::task::JoinHandle<()>) {
+    let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+    let mut ctx = TestContext::new(store, vec![]).ctx;
+    let silent = tower::service_fn(|_: Request<Body>| {
+        std::future::pending::<std::result::Result<Response<Body>, Infallible>>()
+    });
+    Arc::get_mut(&mut ctx).unwrap().client = Client::new(silent, "shop");
+    let runs = [run("shop", "hangs", true), run("shop", "waits", true)];
+    let (cache, _writer) = cache_of(&runs);
+    let changed = runs.into_iter().map(|run| (run, Duration::ZERO)).collect();
+    let controller =
+        RunController { runs: changes(changed), queue: stream::pending(), cache, concurrency: 1 };
+    let controller = tokio::spawn(controller.run(ctx.clone(), std::future::pending()));
+    while ctx.queue_health.oldest(std::time::Instant::now()).is_zero() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    (ctx, controller)
+}
+
+#[tokio::test]
+async fn an_operator_whose_reconciles_do_not_end_is_wedged_and_its_queue_ages() {
+    let (ctx, controller) = hanging().await;
+    let later = |minutes| std::time::Instant::now() + Duration::from_mins(minutes);
+    assert_eq!(ctx.queue_health.failure(later(16)), None, "the reconcile would have been cut off");
+    assert!(ctx.queue_health.oldest(later(16)) >= Duration::from_mins(16));
+    let why = ctx.queue_health.failure(later(20)).unwrap();
+    assert!(why.contains("does not end"), "{why}");
+    controller.abort();
+}
+
+#[tokio::test]
+async fn a_reconcile_that_hangs_is_cut_off_counted_and_its_slot_goes_to_the_next_run() {
+    let (ctx, controller) = hanging().await;
+    tokio::time::pause();
+    tokio::time::advance(RECONCILE_TIMEOUT + Duration::from_secs(1)).await;
+    tokio::time::resume();
+    let cut_off = async {
+        while lock(&ctx.failures).is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), cut_off).await.expect("it is cut off");
+    let metrics = crate::test_context::render_metrics(&ctx.metrics);
+    assert!(metrics.contains("reconciles_total{outcome=\"error\"} 1\n"), "{metrics}");
+    let now = Instant::now().into_std();
+    assert!(ctx.queue_health.oldest(now).is_zero(), "the other run has the slot");
+    assert_eq!(ctx.queue_health.failure(now), None);
+    controller.abort();
 }

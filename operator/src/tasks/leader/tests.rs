@@ -151,3 +151,30 @@ fn two_renewals_without_an_answer_leave_time_for_a_third() {
     );
     const { assert!(RENEW_SECONDS_BEFORE_EXPIRY < LEASE_SECONDS) };
 }
+
+#[tokio::test]
+async fn a_lease_that_another_process_renews_by_a_clock_an_hour_behind_is_taken_only_when_it_is_renewed_no_more()
+ {
+    let hour = jiff::SignedDuration::from_hours(1);
+    let renewed = move || (jiff::Timestamp::now() - hour).to_string();
+    let spec =
+        serde_json::json!({ "holderIdentity": "another", "leaseDurationSeconds": 4, "renewTime": renewed() });
+    let metadata = serde_json::json!({ "name": LEASE });
+    let lease = Arc::new(Mutex::new(serde_json::json!({ "metadata": metadata, "spec": spec })));
+    let (there, stop) = (lease.clone(), CancellationToken::new());
+    let answer = move |_, request| {
+        let there = there.clone();
+        async move { lease_response(&there, request).await }
+    };
+    let stops = stop.clone();
+    let leading = tokio::spawn(async move { lead_with(answer, &stops).await });
+    for _ in 0..16 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let mut lease = lease.lock().unwrap();
+        assert_eq!(lease["spec"]["holderIdentity"], "another", "it is renewed all the time");
+        lease["spec"]["renewTime"] = renewed().into();
+    }
+    let guard = leading.await.unwrap().unwrap();
+    assert_eq!(lease.lock().unwrap()["spec"]["holderIdentity"], "dalsegno");
+    guard.release().await;
+}

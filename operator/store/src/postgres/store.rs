@@ -8,18 +8,18 @@ use uuid::Uuid;
 use super::Postgres;
 
 use crate::transitions::{
-    AcknowledgeCancel, Adopt, Attach, EndAttempt, MarkDeleted, PutRevision, RecordIdentity, RecordPod,
-    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Transition as _,
+    AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, PutRevision, RecordIdentity,
+    RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
-    HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep,
-    Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
-    RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord,
-    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
+    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
+    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
+    NextStep, Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch,
+    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
+    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]
@@ -44,6 +44,10 @@ impl Operator for Postgres {
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord> {
         self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
+    }
+
+    async fn forgive_end(&self, run: RunId, forgiveness: &Forgiveness) -> Result<RunRecord> {
+        self.transition(run, ForgiveEnd(forgiveness.clone())).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {

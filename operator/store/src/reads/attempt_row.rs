@@ -23,6 +23,7 @@ table! {
         candidates: Vec<String>,
         pod_nonce: Option<String>,
         image_digest: Option<String>,
+        image_in_registry: Option<bool>,
         agent_version: Option<String>,
         verdict: Option<EnumText<Verdict>>,
         remark: Option<String>,
@@ -46,6 +47,7 @@ impl AttemptRow {
     pub fn identity(&self) -> Option<Identity> {
         Some(Identity {
             image_digest: self.image_digest.clone()?,
+            in_registry: self.image_in_registry,
             agent_version: self.agent_version.clone()?,
             verdict: self.verdict?.0,
             remark: self.remark.clone().unwrap_or_default(),

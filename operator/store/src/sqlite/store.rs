@@ -11,18 +11,18 @@ use super::{
     namespace, prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::transitions::{
-    AcknowledgeCancel, Attach, EndAttempt, PutRevision, RecordIdentity, RecordPod, RecordScheduled,
-    RequestCancel, ResetBudget, SetDeadlines, SetRetention,
+    AcknowledgeCancel, Attach, EndAttempt, ForgiveEnd, PutRevision, RecordIdentity, RecordPod,
+    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
-    HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep,
-    Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
-    RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord,
-    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
+    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
+    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
+    NextStep, Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch,
+    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
+    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]
@@ -47,6 +47,10 @@ impl Operator for Sqlite {
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord> {
         self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
+    }
+
+    async fn forgive_end(&self, run: RunId, forgiveness: &Forgiveness) -> Result<RunRecord> {
+        self.transition(run, ForgiveEnd(forgiveness.clone())).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {

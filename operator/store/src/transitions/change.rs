@@ -157,6 +157,11 @@ impl Change {
         current.ok_or_else(|| DbError::Corrupt(format!("run {id} has no attempt {number}")))
     }
 
+    /// The rows of the attempts, the latest first.
+    pub fn attempts(&mut self) -> &mut [AttemptRow] {
+        &mut self.rows.attempts
+    }
+
     /// Adds a new attempt. It is the latest.
     pub fn reserve(&mut self, attempt: AttemptRow) {
         self.rows.attempts.insert(0, attempt);

@@ -115,6 +115,7 @@ fn reserved_attempt(run: &RunRow, now: i64) -> AttemptRow {
         candidates: Vec::new(),
         pod_nonce: Some(String::new()),
         image_digest: None,
+        image_in_registry: None,
         agent_version: None,
         verdict: None,
         remark: None,

@@ -36,7 +36,7 @@ pub(super) fn identify(change: &mut Change, identity: &Identity) -> DbResult<()>
     if change.row().verdict.is_some() {
         return Ok(());
     }
-    let Identity { image_digest, agent_version, verdict, remark } = identity;
+    let Identity { image_digest, in_registry, agent_version, verdict, remark } = identity;
     let (image_digest, agent_version) = (text(image_digest), text(agent_version));
     let (verdict, remark) = (Some(EnumText(*verdict)), Some(text(remark)));
     let run = change.run();
@@ -44,6 +44,7 @@ pub(super) fn identify(change: &mut Change, identity: &Identity) -> DbResult<()>
     let attempt = change.attempt()?;
     (attempt.verdict, attempt.remark) = (verdict, remark);
     attempt.image_digest = Some(image_digest.clone());
+    attempt.image_in_registry = *in_registry;
     attempt.agent_version = Some(agent_version.clone());
     let detail = json!({
         "attempt": attempt.number,

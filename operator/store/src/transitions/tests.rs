@@ -98,6 +98,7 @@ fn pod() -> PodRecord {
 
 fn identity() -> Identity {
     Identity {
+        in_registry: Some(true),
         image_digest: "sha256:1".into(),
         agent_version: "v1".into(),
         verdict: Verdict::Accepted,

@@ -1,6 +1,6 @@
 //! Creating runs, and what is recorded of an attempt before its worker attaches.
 
-use dalsegno_model::{AttemptState, Class, Counters, Error, LookUp, NextStep, PodRecord, Verdict};
+use dalsegno_model::{AttemptState, Class, Counters, Error, Identity, LookUp, NextStep, PodRecord, Verdict};
 use uuid::Uuid;
 
 use crate::context::*;
@@ -145,7 +145,7 @@ async fn only_the_first_identity_counts(cx: &TestContext) {
     let unknown = PodRecord { identity: None, ..pod(&run) };
     let before = recorded(cx.record_pod(run.id, 1, &unknown).await.unwrap());
     assert_eq!(before.attempt.identity, None);
-    let allowed = identity(Verdict::Allowed);
+    let allowed = Identity { in_registry: Some(false), ..identity(Verdict::Allowed) };
     let first = recorded(cx.record_identity(run.id, 1, &allowed).await.unwrap());
     assert_eq!(first.attempt.identity, Some(allowed.clone()));
     let second = recorded(cx.record_identity(run.id, 1, &identity(Verdict::Refused)).await.unwrap());

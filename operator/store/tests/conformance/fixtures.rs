@@ -71,6 +71,7 @@ pub fn pod(run: &RunRecord) -> PodRecord {
 
 pub fn identity(verdict: Verdict) -> Identity {
     Identity {
+        in_registry: Some(true),
         image_digest: "sha256:1111".into(),
         agent_version: "v1".into(),
         verdict,

@@ -20,6 +20,7 @@ mod engines;
 mod events;
 mod fenced_workers;
 mod finish;
+mod forgiven;
 mod interleavings;
 mod keep_last;
 mod namespace_usage;

@@ -104,6 +104,7 @@ async fn canary_attempt(cx: &TestContext, run: &RunRecord) -> Worker {
     let number = run.attempt.number;
     recorded(cx.put_revision(run.id, number, &template(CANARY, CANARY)).await.unwrap());
     let identity = Identity {
+        in_registry: Some(true),
         image_digest: CANARY.into(),
         agent_version: CANARY.into(),
         verdict: Verdict::Accepted,

@@ -1,6 +1,6 @@
 //! Strategies for arbitrary inputs of a decision: usual, unusual and impossible ones.
 
-use dalsegno_core::{ObservedNode, PodCreateError};
+use dalsegno_core::{NameHolder, ObservedNode, PodCreateError};
 use dalsegno_crds::Cause;
 use dalsegno_model::{Attempt, AttemptEnd, AttemptState, CancelRow, Class, FinishRow};
 use dalsegno_protocol::Policy;
@@ -152,21 +152,27 @@ fn attempt() -> impl Strategy<Value = Attempt> {
 }
 
 fn past() -> impl Strategy<Value = Attempt> {
-    (end(), instant(), of(instant()), of(verdict())).prop_map(|(end, ended, attached, identity)| Attempt {
-        state: AttemptState::Ended,
-        end: Some(end),
-        ended_at: Some(ended),
-        attached_at: attached,
-        turn_at_end: Some(3),
-        revision: Some(template_hash()),
-        identity,
-        ..run().row.attempt
-    })
+    let node = of(Just("n1".to_owned()));
+    (end(), instant(), of(instant()), of(verdict()), node).prop_map(
+        |(end, ended, attached, identity, node)| Attempt {
+            node,
+            state: AttemptState::Ended,
+            end: Some(end),
+            ended_at: Some(ended),
+            attached_at: attached,
+            turn_at_end: Some(3),
+            revision: Some(template_hash()),
+            identity,
+            ..run().row.attempt
+        },
+    )
 }
 
 fn end() -> impl Strategy<Value = AttemptEnd> {
     let classes = vec![Class::Crash, Class::Disruption, Class::CrashWithoutProgress, Class::Neutral];
-    (select(Cause::ALL), select(classes), any::<bool>(), of(any::<i32>()), text()).prop_map(
+    let code = of(prop_oneof![any::<i32>(), Just(137), Just(143)]);
+    let cause = prop_oneof![4 => select(Cause::ALL), 1 => Just(Cause::ExitedWithError)];
+    (cause, select(classes), any::<bool>(), code, text()).prop_map(
         |(cause, class, progress, exit_code, message)| AttemptEnd {
             charged: class == Class::Crash,
             message: dalsegno_core::end::End::new(Cause::PodFailed, class, message).into_ending(1).message,
@@ -221,9 +227,11 @@ fn seen_pod() -> impl Strategy<Value = PodFixture> {
 fn observation() -> impl Strategy<Value = Change> {
     let node = of((any::<bool>(), instant()));
     let create_error = of((select(vec![400_u16, 403, 404, 422, 429, 500]), any::<u32>(), instant()));
-    let rest = (any::<bool>(), 0..3, 0..8, of(1..9_i32));
+    let holder = of(select(vec![NameHolder::DeletedRun, NameHolder::AnotherOwner]));
+    let past_node = of((any::<bool>(), instant()));
+    let rest = (holder, past_node, 0..3, 0..8, of(1..9_i32));
     (0..12, node, create_error, rest).prop_map(
-        |(store, node, create_error, (taken, template, head, good))| {
+        |(store, node, create_error, (taken, past_node, template, head, good))| {
             change(move |mut given| {
                 given = match head {
                     0 => given.head_unverified(),
@@ -234,6 +242,10 @@ fn observation() -> impl Strategy<Value = Change> {
                 };
                 given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since, zone_lost: false });
                 given.seen.name_taken = taken;
+                given.seen.past_nodes = past_node
+                    .map(|(ready, since)| ("n1".to_owned(), ObservedNode { ready, since, zone_lost: false }))
+                    .into_iter()
+                    .collect();
                 let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
                 given.seen.pod_create_error = create_error.map(|(code, times, at)| PodCreateError {
                     code,

@@ -61,6 +61,16 @@ fn bad_roll_outs() -> Vec<Case> {
             current(),
         ),
         case(
+            "an image with another name, if no registry knows the digest of the old one",
+            renamed().head_image_in_no_registry(),
+            pinned(),
+        ),
+        case(
+            "a template that failed to start is used again if it is the one that wrote the checkpoint, in no registry",
+            failed(after_a().head_image_in_no_registry(), Cause::StartFailed),
+            current(),
+        ),
+        case(
             "a digest that no registry has is replaced by the recorded name",
             {
                 let given = renamed();

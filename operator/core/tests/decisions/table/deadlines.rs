@@ -133,6 +133,19 @@ fn deadlines() -> Vec<Case> {
                 .message_contains("CreateContainerConfigError: secret \"s\" not found"),
         ),
         case(
+            "a worker whose volume cannot be attached is replaced, and that is no failed start",
+            starting(601)
+                .pod(pod(3).no_container_yet("FailedAttachVolume", "Multi-Attach error for volume \"data\"")),
+            expect_end(3, Cause::VolumeUnavailable, Neutral)
+                .message_contains("FailedAttachVolume: Multi-Attach error for volume \"data\""),
+        ),
+        case(
+            "a volume that cannot be mounted is a failed start, and the message names it",
+            starting(601).pod(pod(3).no_container_yet("FailedMount", "secret \"s\" not found")),
+            expect_end(3, Cause::StartDeadline, Neutral)
+                .message_contains("FailedMount: secret \"s\" not found"),
+        ),
+        case(
             "the time without a node does not count",
             run().created(3).no_node_yet().pod(pod(3).unscheduled("0/2 nodes are available")),
             expect_status(Summary::Pending, Reason::Unschedulable),

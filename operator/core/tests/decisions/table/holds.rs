@@ -240,6 +240,11 @@ fn start_failures() -> Vec<Case> {
                 .message_contains("3 attempts in a row never attached; attempt 3"),
         ),
         case(
+            "volumes that could not be attached hold no run",
+            after([Cause::VolumeUnavailable; 3]),
+            expect_effect("create triage-4"),
+        ),
+        case(
             "their causes may differ",
             after([Cause::ImageUnavailable, Cause::StartDeadline, Cause::ImageUnavailable]),
             expect_status(Summary::Held, Reason::CannotStart),
@@ -257,6 +262,23 @@ fn start_failures() -> Vec<Case> {
         case(
             "ten taken names in a row hold the run",
             (2..12).rev().fold(run().reserved(12), |it, n| it.after(neutral(n, Cause::NameTaken))),
+            expect_status(Summary::Held, Reason::NameCollision).message_contains("The next try is at"),
+        ),
+        case(
+            "the hold ends by itself, since the names may be free by then",
+            (2..12).rev().fold(run().reserved(12), |it, n| it.after(neutral(n, Cause::NameTaken).ago(60))),
+            expect_effect("create triage-12"),
+        ),
+        case(
+            "names that deleted runs of this name still have hold no run, however many",
+            (2..13).rev().fold(run().reserved(13), |it, n| it.after(neutral(n, Cause::NameInUse))),
+            expect_effect("create triage-13"),
+        ),
+        case(
+            "such a name does not interrupt a row of taken ones",
+            (2..13).rev().fold(run().reserved(13), |it, n| {
+                it.after(neutral(n, if n == 7 { Cause::NameInUse } else { Cause::NameTaken }))
+            }),
             expect_status(Summary::Held, Reason::NameCollision),
         ),
         case(

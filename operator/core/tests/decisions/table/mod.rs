@@ -11,6 +11,7 @@ mod events;
 mod evidence;
 mod finished;
 mod holds;
+mod late_node_loss;
 mod lost_gateway;
 mod pod_ends;
 mod remedies;

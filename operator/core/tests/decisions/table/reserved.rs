@@ -1,6 +1,6 @@
 //! A reserved attempt: it has a number and no recorded pod.
 
-use dalsegno_core::PodCreateError;
+use dalsegno_core::{NameHolder, PodCreateError};
 use dalsegno_crds::ConditionType::{Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_model::Class;
@@ -85,9 +85,15 @@ fn existing_pods() -> Vec<Case> {
         ),
         case(
             "if the name is taken, the next number is used without a charge",
-            reserved().name_taken(),
+            reserved().name_taken(NameHolder::AnotherOwner),
             expect_end(3, Cause::NameTaken, Class::Neutral)
                 .message_contains("a pod of another owner has the name triage-3"),
+        ),
+        case(
+            "if a deleted run of the same name still has the name, the next number is used",
+            reserved().name_taken(NameHolder::DeletedRun),
+            expect_end(3, Cause::NameInUse, Class::Neutral)
+                .message_contains("a pod of a deleted run of this name has the name triage-3"),
         ),
     ]
 }

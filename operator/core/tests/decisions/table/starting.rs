@@ -45,6 +45,23 @@ fn the_status_of_a_starting_worker_shows_what_it_waits_for() {
             expect_status(Summary::Starting, Reason::Starting).message_contains("the worker has not attached yet"),
         ),
         case(
+            "a volume that cannot be attached",
+            run().created(1).pod(pod(1).no_container_yet("FailedAttachVolume", "Multi-Attach error")),
+            expect_status(Summary::Starting, Reason::Starting)
+                .message_contains("FailedAttachVolume: Multi-Attach error")
+                .requeue_after(60),
+        ),
+        case(
+            "the latest event is another one",
+            run().created(1).pod(pod(1).no_container_yet("Pulling", "Pulling image \"x\"")),
+            expect_status(Summary::Starting, Reason::Starting).message_contains("the worker has not attached yet"),
+        ),
+        case(
+            "a start that may become slow is looked at after 30 s",
+            run().created(1).scheduled(10).pod(pod(1).waiting("ContainerCreating", "")),
+            expect_status(Summary::Starting, Reason::Starting).requeue_after(20),
+        ),
+        case(
             "an image that cannot be pulled",
             run().created(1).pod(pod(1).waiting("ErrImagePull", "not found")),
             expect_status(Summary::Starting, Reason::ImagePullFailed).message_contains("ErrImagePull: not found").condition(

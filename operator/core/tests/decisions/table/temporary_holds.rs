@@ -39,6 +39,15 @@ fn a_hold_whose_cause_may_end_without_a_person_ends_by_itself() {
                 .condition(Held, "True", Reason::CannotStart)
                 .message_contains("The next try is at 2026-11-20T12:00:"),
         ),
+        case(
+            "a name that a deleted run still has does not make the pause longer",
+            {
+                let mut given = never_attached(3, 60).reserved(5);
+                given.row.past.insert(0, neutral(4, Cause::NameInUse).ago(1).0);
+                given
+            },
+            expect_effect("create triage-5"),
+        ),
         case("after the pause one attempt starts", never_attached(3, 60), expect_effect("create triage-4")),
         case(
             "a further failure doubles the pause",

@@ -1,5 +1,6 @@
 //! The check of the deployed version against the checkpoint's version, before the pod is created and before the attach.
 
+use dalsegno_core::Effect;
 use dalsegno_core::revision::Document;
 use dalsegno_crds::ConditionType::VersionCompatible;
 use dalsegno_crds::{Cause, Reason, Summary};
@@ -16,6 +17,42 @@ fn a_run_resumes_only_with_a_compatible_version() {
     check_all(pinning());
     check_all(refused_at_attach());
     check_all(at_attach());
+}
+
+/// Image of the pod that is created next.
+fn next_image(given: &Given) -> Option<String> {
+    let effects = given.decide().effects;
+    let created = effects.iter().find_map(|it| match it {
+        Effect::CreateWorker { pod, .. } => Some(pod),
+        _ => None,
+    })?;
+    created["spec"]["containers"][0]["image"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn pin_names_an_image_by_digest_only_if_a_registry_knows_the_digest() {
+    let pinned = || after_a().image("registry.test:5000/agent:2");
+    assert_eq!(next_image(&pinned()), Some(image_by_digest('a')));
+    assert_eq!(next_image(&pinned().head_image_in_no_registry()), Some(IMAGE_BY_TAG.to_owned()));
+    let before = || {
+        let mut given = pinned();
+        given.row.head.as_mut().unwrap().identity.as_mut().unwrap().in_registry = None;
+        given
+    };
+    assert_eq!(next_image(&before()), Some(image_by_digest('a')), "an earlier version did not look");
+}
+
+#[test]
+fn it_is_recorded_whether_a_registry_knows_the_digest_of_the_image() {
+    for (seen, in_registry) in [
+        (pod(3).kubelet_shows('a'), true),
+        (pod(3).kubelet_shows_loaded('a'), false),
+        (pod(3).named_by_digest('a').kubelet_shows_loaded('b'), true),
+    ] {
+        let effects = run().created(3).pod(seen).decide().effects;
+        let [Effect::RecordIdentity { identity, .. }] = effects.as_slice() else { panic!("{effects:?}") };
+        assert_eq!((identity.image_digest.clone(), identity.in_registry), (digest('a'), Some(in_registry)));
+    }
 }
 
 /// The template that wrote the head: image `a`, named by tag, without a declared version.
@@ -140,6 +177,12 @@ fn refused_at_attach() -> Vec<Case> {
             "after a refusal Pin uses the old image by digest",
             once(),
             expect_effect("create triage-4, pinned"),
+        ),
+        case(
+            "a refused image that was loaded onto the nodes under the same name holds the run",
+            once().head_image_in_no_registry(),
+            expect_status(Summary::Held, Reason::VersionBlocked)
+                .message_contains("no registry knows its digest"),
         ),
         case(
             "after a refusal Block holds the run, and the message names both versions",

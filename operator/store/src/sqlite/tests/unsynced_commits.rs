@@ -27,6 +27,7 @@ const CAPABILITY: Digest = [7; 32];
 pub(super) async fn attached(store: &Sqlite) -> RunId {
     let Created::Run(run) = store.create_run(&new_run()).await.unwrap() else { panic!("a prior run") };
     let identity = Identity {
+        in_registry: Some(true),
         image_digest: "sha256:1111".into(),
         agent_version: "v1".into(),
         verdict: Verdict::Accepted,

@@ -36,7 +36,7 @@ fn each_fact_about_an_attempt_sets_only_its_own_columns() {
 
     let image = RecordIdentity { attempt: 1, identity: identity() };
     let write = decide(&image, &reserved()).write;
-    let attempt = vec!["image_digest", "agent_version", "verdict", "remark"];
+    let attempt = vec!["image_digest", "image_in_registry", "agent_version", "verdict", "remark"];
     let expected = (with_audit(&["verdict", "remark"]), attempt, vec![kind::IDENTITY]);
     assert_eq!(parts(&write), expected);
 }

@@ -1,0 +1,59 @@
+//! The charge for an attempt that has ended is taken back: its node turned out to be lost.
+
+use serde_json::json;
+
+use super::{Change, Decision, Rows, Transition, text};
+use crate::db_error::DbResult;
+use crate::reads::EnumText;
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{Class, Counters, Forgiveness, RunRecord};
+
+/// [`dalsegno_model::Store::forgive_end`].
+#[derive(Clone, Debug)]
+pub(crate) struct ForgiveEnd(pub Forgiveness);
+
+impl Transition for ForgiveEnd {
+    type Answer = RunRecord;
+    const OPERATION: &'static str = "taking back the charge of an attempt";
+
+    fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
+        let Self(Forgiveness { attempt: number, cause, message }) = self;
+        let mut change = Change::of(rows);
+        // A granted budget has forgiven the attempts before it already.
+        if !change.is_live() || *number <= change.row().reset_attempt {
+            return change.with_record();
+        }
+        // Progress of the attempt or of a later one has set the counters in a row to 0.
+        let attempts = change.attempts();
+        let since = attempts.iter().filter(|it| it.number >= *number);
+        let progress = since.filter_map(|it| it.progress).any(|it| it);
+        let Some(attempt) = attempts.iter_mut().find(|it| it.number == *number) else {
+            return change.with_record();
+        };
+        if attempt.charged != Some(true) {
+            return change.with_record();
+        }
+        attempt.cause = Some(cause.to_string());
+        attempt.class = Some(EnumText(Class::Disruption));
+        attempt.charged = Some(false);
+        attempt.message = Some(text(message));
+        let run = change.run();
+        let counters = run.counters();
+        run.set_counters(forgiven(counters, progress));
+        let detail = json!({ "attempt": number, "cause": cause, "message": text(message) });
+        change.audit(kind::FORGIVEN, actor::OPERATOR, detail);
+        change.with_record()
+    }
+}
+
+/// The counters as if a crash had been a disruption.
+fn forgiven(counters: Counters, progress: bool) -> Counters {
+    let mut after = counters;
+    after.recovery_attempts -= 1;
+    after.disruptions += 1;
+    if !progress {
+        after.attempts_without_progress = (after.attempts_without_progress - 1).max(0);
+        after.disruptions_without_progress += 1;
+    }
+    after
+}
