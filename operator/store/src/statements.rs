@@ -1,4 +1,59 @@
-//! Statements that both databases share.
+//! Statements that both databases share, and the columns that they read.
+//!
+//! A statement names its columns: a `*` over a table would change the result of a prepared statement when a migration
+//! adds a column, and PostgreSQL then refuses the statement on every connection that had prepared it.
+
+/// SQL: the columns of the boundary with this alias.
+macro_rules! boundary_columns {
+    ($b:literal) => {
+        concat!(
+            $b, ".run, ", $b, ".turn, ", $b, ".boundary, ", $b, ".epoch, ", $b, ".parent_turn, ", $b,
+            ".parent_boundary, ", $b, ".parent_epoch, ", $b, ".parent_hash, ", $b, ".content_hash, ", $b,
+            ".attempt, ", $b, ".position, ", $b, ".commit_id, ", $b, ".digest, ", $b, ".at, ", $b, ".ops, ", $b,
+            ".ops_digest, ", $b, ".is_full, ", $b, ".events, ", $b, ".events_digest, ", $b, ".records_digest, ", $b,
+            ".event_count, ", $b, ".tokens_in, ", $b, ".tokens_out, ", $b, ".tool_calls, ", $b, ".cost_micro_usd, ",
+            $b, ".trigger_word, ", $b, ".undone, ", $b, ".dropped"
+        )
+    };
+}
+
+/// SQL: the columns of an audit row or of a purge record.
+macro_rules! audit_columns {
+    () => {
+        "run, seq, at, kind, actor, detail, parent_hash, hash"
+    };
+}
+
+/// SQL: the columns of an anchor.
+macro_rules! anchor_columns {
+    () => {
+        "seq, parent_hash, root, leaves, public_key, line"
+    };
+}
+
+/// SQL: the columns of a leaf of an anchor.
+macro_rules! leaf_columns {
+    () => {
+        "anchor, run, audit_seq, audit_hash, head_turn, head_boundary, head_epoch, head_hash"
+    };
+}
+
+/// SQL: the columns of a batch of changes of records.
+macro_rules! record_change_columns {
+    () => {
+        "run, seq, turn, boundary, epoch, undone, digest, batch"
+    };
+}
+
+/// SQL: the columns of the record `r`.
+macro_rules! record_columns {
+    () => {
+        "r.space, r.key, r.seq, r.entry_id, r.value, r.turn, r.boundary, r.epoch"
+    };
+}
+pub(crate) use {
+    anchor_columns, audit_columns, boundary_columns, leaf_columns, record_change_columns, record_columns,
+};
 
 /// For [`dalsegno_model::Operator::namespace_usage`]: bytes of the `$1` largest namespaces, and the sum of all others
 /// under NULL. The argument says which runs are read.
@@ -65,8 +120,8 @@ macro_rules! held_records {
     ($records_of_each_key:literal, $record_of_each_entry:literal) => {
         concat!(
     "WITH RECURSIVE keys (key, found) AS ( \
-         SELECT * FROM ( \
-             SELECT key, CAST(0 AS bigint) FROM records \
+         SELECT key, found FROM ( \
+             SELECT key, CAST(0 AS bigint) AS found FROM records \
              WHERE run = $1 AND space = $2 AND key >= $3 AND (CAST($5 AS text) IS NULL OR key < $5) AND NOT undone \
              ORDER BY key LIMIT 1 \
          ) AS first \

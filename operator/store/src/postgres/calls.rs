@@ -1,8 +1,10 @@
 //! Tool calls: claimed before their effect, completed after it, settled where the effect is unknown.
 
+use std::sync::LazyLock;
+
 use dalsegno_protocol::{Call, CallState, Limits, RawValue};
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
 use super::row::{enum_str, parse_enum, without_nul};
@@ -15,35 +17,58 @@ use dalsegno_format::size;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle};
 
-const CLAIM: &str =
-    "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+static CLAIM: LazyLock<String> = LazyLock::new(|| {
+    let call = CallRow::columns_of("(call)");
+    format!("SELECT verdict, {call} FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)")
+});
 
 /// Whether a rewind undid the turn of a call. The parameters are the run, and when the call was first seen and its turn.
 const IS_UNDONE: &str = "SELECT EXISTS (SELECT FROM audit WHERE run = $1 AND kind = $2 AND at >= $3 \
      AND (detail::jsonb #>> '{to,turn}')::integer < $4)";
 
-const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+const COMPLETE: &str = "SELECT verdict, state, result, live FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
+/// A query of calls. `{calls}`: the columns of a call.
+fn query_of_calls(sql: &str) -> String {
+    sql.replace("{calls}", &CallRow::columns_of("calls"))
+}
 
-const TOUCHED_SINCE: &str =
-    "SELECT * FROM calls WHERE run = $1 AND coalesce(touched_turn, turn) >= $2 ORDER BY ordinal";
+static ALL: LazyLock<String> =
+    LazyLock::new(|| query_of_calls("SELECT {calls} FROM calls WHERE run = $1 ORDER BY ordinal"));
+
+static TOUCHED_SINCE: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls WHERE run = $1 AND coalesce(touched_turn, turn) >= $2 ORDER BY ordinal",
+    )
+});
 
 /// Two halves, so that each can use its own index.
-const PENDING: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
-     WHERE calls.run = $1 AND calls.state = 'planned' AND calls.turn = ds_open_turn_v1(runs) \
-     UNION ALL SELECT * FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal";
+static PENDING: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
+         WHERE calls.run = $1 AND calls.state = 'planned' AND calls.turn = ds_open_turn_v1(runs) \
+         UNION ALL SELECT {calls} FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal",
+    )
+});
 
 /// Started calls whose attempt is over.
-const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
-     WHERE calls.run = $1 AND calls.state = 'started' \
-       AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
-     ORDER BY calls.ordinal";
+static UNSETTLED: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
+         WHERE calls.run = $1 AND calls.state = 'started' \
+           AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
+         ORDER BY calls.ordinal",
+    )
+});
 
-const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
-     WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
-       AND calls.turn = ds_open_turn_v1(runs) \
-     ORDER BY calls.ordinal";
+static OPEN_TURN: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
+         WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
+           AND calls.turn = ds_open_turn_v1(runs) \
+         ORDER BY calls.ordinal",
+    )
+});
 
 /// Largest sum of the open calls of a run, in bytes.
 const OPEN_CALLS_LIMIT: i64 = Limits::OPEN_CALLS_BYTES as i64;
@@ -92,7 +117,7 @@ impl Postgres {
     ) -> DbResult<PgRow> {
         let digests = cipher.call_digests(&claim.id);
         let arguments = claim.arguments.as_deref().filter(|_| encoded.is_some());
-        let query = sqlx::query(CLAIM)
+        let query = sqlx::query(AssertSqlSafe(CLAIM.as_str()))
             .bind(claim.run)
             .bind(claim.capability.as_slice())
             .bind(without_nul(&claim.id))
@@ -138,13 +163,13 @@ impl Postgres {
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> DbResult<Vec<Call>> {
         let sql = match which {
-            CallFilter::All => ALL,
-            CallFilter::TouchedSince(_) => TOUCHED_SINCE,
-            CallFilter::Pending => PENDING,
-            CallFilter::Unsettled => UNSETTLED,
-            CallFilter::OpenTurn => OPEN_TURN,
+            CallFilter::All => &ALL,
+            CallFilter::TouchedSince(_) => &TOUCHED_SINCE,
+            CallFilter::Pending => &PENDING,
+            CallFilter::Unsettled => &UNSETTLED,
+            CallFilter::OpenTurn => &OPEN_TURN,
         };
-        let query = sqlx::query(sql).bind(run);
+        let query = sqlx::query(AssertSqlSafe(sql.as_str())).bind(run);
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
         let rows = rows.iter().map(CallRow::read).collect::<DbResult<Vec<_>>>()?;

@@ -45,9 +45,10 @@ const BASELINE_SQL: &str = concat!(
 );
 
 /// The migrations after the baseline, from number 2 on: description and statements.
-const LATER: [(&str, &str); 2] = [
+const LATER: [(&str, &str); 3] = [
     ("purge", include_str!("../../migrations/postgres/0002_purge.sql")),
     ("pod nonce", include_str!("../../migrations/postgres/0003_pod_nonce.sql")),
+    ("scans", include_str!("../../migrations/postgres/0004_scans.sql")),
 ];
 
 fn migrator() -> Migrator {

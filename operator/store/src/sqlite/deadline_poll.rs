@@ -17,7 +17,8 @@ pub(super) static EXPIRED: LazyLock<String> = LazyLock::new(|| {
     let deadline = clocks.first_expired();
     format!(
         "SELECT namespace, name, object_uid, attempt, deadline FROM ( \
-             SELECT *, {deadline} AS deadline FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' \
+             SELECT namespace, name, object_uid, attempt, {deadline} AS deadline \
+             FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' \
          ) WHERE deadline IS NOT NULL ORDER BY namespace, name"
     )
 });
