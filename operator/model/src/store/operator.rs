@@ -1,10 +1,9 @@
 //! The operator's calls to the store.
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 
 use crate::{
-    BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
+    BudgetReset, Created, DeadlinePoll, PollSince, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
     NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind,
     Rewound, RunId, RunRecord, Template,
 };
@@ -90,7 +89,7 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// A deadline is listed only while the gateways send heartbeats (the last one is recent), and only if its full
     /// length has passed since these heartbeats began. So an outage of the gateways restarts every deadline.
-    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll>;
+    async fn poll_deadlines(&self, since: PollSince) -> Result<DeadlinePoll>;
 
     /// Runs that are past their retention, in order, after this one ([`RunId::nil`]: from the first). Returns a part
     /// of them; an empty answer means that there are no more.

@@ -7,8 +7,10 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
+use super::data_keys::with_known_key;
 use super::row::{enum_str, parse_enum, without_nul};
 use crate::db_error::{DbError, DbResult};
+use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
 use crate::transitions::SettleCall;
@@ -19,14 +21,22 @@ use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Set
 
 static CLAIM: LazyLock<String> = LazyLock::new(|| {
     let call = CallRow::columns_of("(call)");
-    format!("SELECT verdict, {call} FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)")
+    let known = with_known_key!("$13");
+    format!(
+        "{known} SELECT verdict, {call} \
+         FROM known, LATERAL ds_claim_v1(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+    )
 });
 
 /// Whether a rewind undid the turn of a call. The parameters are the run, and when the call was first seen and its turn.
 const IS_UNDONE: &str = "SELECT EXISTS (SELECT FROM audit WHERE run = $1 AND kind = $2 AND at >= $3 \
      AND (detail::jsonb #>> '{to,turn}')::integer < $4)";
 
-const COMPLETE: &str = "SELECT verdict, state, result, live FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+const COMPLETE: &str = concat!(
+    with_known_key!("$10"),
+    "SELECT verdict, state, result, live \
+     FROM known, LATERAL ds_complete_v1(known.run, $2, $3, $4, $5, $6, $7, $8, $9)"
+);
 
 /// A query of calls. `{calls}`: the columns of a call.
 fn query_of_calls(sql: &str) -> String {
@@ -75,6 +85,10 @@ const OPEN_CALLS_LIMIT: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> DbResult<Claimed> {
+        self.with_stored_key(claim.run, || self.claim_once(claim)).await
+    }
+
+    async fn claim_once(&self, claim: &Claim) -> DbResult<Claimed> {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
@@ -113,7 +127,7 @@ impl Postgres {
         &self,
         claim: &Claim,
         encoded: Option<&[u8]>,
-        cipher: &PayloadCipher,
+        cipher: &WriteCipher,
     ) -> DbResult<PgRow> {
         let digests = cipher.call_digests(&claim.id);
         let arguments = claim.arguments.as_deref().filter(|_| encoded.is_some());
@@ -129,8 +143,9 @@ impl Postgres {
             .bind(OPEN_CALLS_LIMIT)
             .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
             .bind(arguments.map(|json| digests.render(json.get())))
-            .bind(cipher.has_keys());
-        self.pool.for_run(claim.run).one(query).await
+            .bind(cipher.has_keys())
+            .bind(cipher.data_key().map(|key| &**key));
+        self.pool.for_run(claim.run).optional(query).await?.ok_or(DbError::OtherDataKey)
     }
 
     async fn is_undone(&self, call: &CallRow) -> DbResult<bool> {
@@ -140,6 +155,10 @@ impl Postgres {
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> DbResult<Completed> {
+        self.with_stored_key(complete.run, || self.complete_once(complete)).await
+    }
+
+    async fn complete_once(&self, complete: &Complete) -> DbResult<Completed> {
         let cipher = self.cipher_to_write(complete.run).await?;
         let result = encode_payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
         let query = sqlx::query(COMPLETE)
@@ -151,14 +170,17 @@ impl Postgres {
             .bind(result)
             .bind(size::of_json(complete.result.as_deref()))
             .bind(OPEN_CALLS_LIMIT)
-            .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher));
-        let row = self.pool.for_run(complete.run).one(query).await?;
+            .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher))
+            .bind(cipher.data_key().map(|key| &**key));
+        let row = self.pool.for_run(complete.run).optional(query).await?.ok_or(DbError::OtherDataKey)?;
         parse_completed(&row, complete, &cipher)
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> DbResult<Completed> {
+        // A person settles rarely: the data key is read anew, so that it is the stored one.
+        self.keys.forget(settle.run);
         let cipher = self.cipher_to_write(settle.run).await?;
-        self.transact(settle.run, &SettleCall::of(settle, cipher)?).await
+        self.transact(settle.run, &SettleCall::of(settle, PayloadCipher::clone(&cipher))?).await
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> DbResult<Vec<Call>> {

@@ -2,7 +2,6 @@
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
-use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Postgres;
@@ -14,7 +13,7 @@ use crate::transitions::{
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, PollSince, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
     HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep,
     Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
@@ -24,7 +23,7 @@ use dalsegno_model::{
 
 #[async_trait]
 impl Operator for Postgres {
-    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll> {
+    async fn poll_deadlines(&self, since: PollSince) -> Result<DeadlinePoll> {
         self.do_poll_deadlines(since).await.map_err(|fault| fault.with_context("polling the runs"))
     }
 

@@ -38,6 +38,13 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<()> {
         .map_err(|error| Error::Unusable(format!("cannot migrate the database: {error}")))
 }
 
+/// The schema of a database that [`migrate`] would change. `None`: it has none yet, or nothing is to be done.
+pub(super) async fn outdated(conn: &mut SqliteConnection) -> Result<Option<i64>> {
+    let applied = applied(conn).await?;
+    let must_run = applied.must_run(latest()).map_err(Error::Unusable)?;
+    Ok((must_run && applied.latest > 0 && applied.latest < latest()).then_some(applied.latest))
+}
+
 /// Refuses a schema that this binary cannot use.
 pub(super) async fn check(conn: &mut SqliteConnection) -> Result<()> {
     applied(conn).await?.is_usable(latest()).map_err(Error::Unusable)

@@ -2,7 +2,6 @@
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
-use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::database::{QueryExecutor as _, Sqlite};
@@ -17,7 +16,7 @@ use crate::transitions::{
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, PollSince, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
     HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep,
     Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
@@ -27,7 +26,7 @@ use dalsegno_model::{
 
 #[async_trait]
 impl Operator for Sqlite {
-    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll> {
+    async fn poll_deadlines(&self, since: PollSince) -> Result<DeadlinePoll> {
         self.read("polling the runs", move |conn, now| Box::pin(deadline_poll::poll(conn, now, since))).await
     }
 
