@@ -84,8 +84,7 @@ pub trait Operator: Send + Sync + 'static {
     /// The pod template with this hash.
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
 
-    /// One query over all runs: deadlines that have expired by the store's clock, and runs that changed at or after
-    /// `since`.
+    /// One query over all runs: deadlines that have expired by the store's clock, and runs that changed since then.
     ///
     /// A deadline is listed only while the gateways send heartbeats (the last one is recent), and only if its full
     /// length has passed since these heartbeats began. So an outage of the gateways restarts every deadline.

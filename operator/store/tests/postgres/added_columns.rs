@@ -58,7 +58,7 @@ async fn use_everything(cx: &TestContext, worker: &Worker, round: i32) {
     cx.read_records(run, &all_records()).await.unwrap();
     cx.events(run, EventQuery { from: 1, limit: 9, bytes: 1 << 20 }).await.unwrap();
     cx.first_event(run, 1).await.unwrap();
-    cx.audit(run).await;
+    cx.store.audit(run).await.unwrap();
     cx.count_unsealed(run).await.unwrap();
     cx.assert_audit_is_valid(run).await;
 
