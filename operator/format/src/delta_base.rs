@@ -123,7 +123,11 @@ mod tests {
 
     #[test]
     fn a_stranger_makes_nobody_forget_the_state() {
-        for answer in [false, true].map(|committed| Committed::Fenced { committed }).into_iter().chain([Committed::NotFound]) {
+        for answer in [false, true]
+            .map(|committed| Committed::Fenced { committed })
+            .into_iter()
+            .chain([Committed::NotFound])
+        {
             let left = PatchChain::after(delta_base_after_commit(1), &commit(Some(FULL), None), &answer);
             assert_eq!(left.unwrap().base().unwrap().content_hash, [1; 32], "{answer:?}");
         }

@@ -126,7 +126,10 @@ mod tests {
             };
             let now = Timestamp::from_second(second).unwrap();
             let store_id = Default::default();
-            state.apply(&ctx, DeadlinePoll { now, store_id, expired: vec![], changed: vec![changed], active: 0 });
+            state.apply(
+                &ctx,
+                DeadlinePoll { now, store_id, expired: vec![], changed: vec![changed], active: 0 },
+            );
             std::iter::from_fn(|| queued.try_recv().ok()).count()
         };
         assert_eq!(enqueued(0, 0), 1);

@@ -70,8 +70,7 @@ pub(crate) const ENDED_KEEP_LAST: &str =
 
 /// Records that the ended run `$1`, which keeps `$2` boundaries, has nothing more to drop. Nothing is added to an ended
 /// run.
-pub(crate) const MARK_COMPACTED: &str =
-    "UPDATE runs SET compacted_keep_last = keep_last WHERE id = $1 AND lifecycle <> 'live' AND keep_last = $2";
+pub(crate) const MARK_COMPACTED: &str = "UPDATE runs SET compacted_keep_last = keep_last WHERE id = $1 AND lifecycle <> 'live' AND keep_last = $2";
 
 /// The first snapshot of the run `$1` from which no state is rebuilt any more.
 pub(crate) const OBSOLETE_SNAPSHOT: &str = concat!(

@@ -3,16 +3,20 @@
 //! A statement names its columns: a `*` over a table would change the result of a prepared statement when a migration
 //! adds a column, and PostgreSQL then refuses the statement on every connection that had prepared it.
 
-/// SQL: the columns of the boundary with this alias.
+/// SQL: these columns of the table with this name or alias.
+macro_rules! columns_of {
+    ($table:literal: $first:ident $($column:ident)*) => {
+        concat!($table, ".", stringify!($first) $(, ", ", $table, ".", stringify!($column))*)
+    };
+}
+
+/// SQL: the columns of the boundary with this name or alias.
 macro_rules! boundary_columns {
-    ($b:literal) => {
-        concat!(
-            $b, ".run, ", $b, ".turn, ", $b, ".boundary, ", $b, ".epoch, ", $b, ".parent_turn, ", $b,
-            ".parent_boundary, ", $b, ".parent_epoch, ", $b, ".parent_hash, ", $b, ".content_hash, ", $b,
-            ".attempt, ", $b, ".position, ", $b, ".commit_id, ", $b, ".digest, ", $b, ".at, ", $b, ".ops, ", $b,
-            ".ops_digest, ", $b, ".is_full, ", $b, ".events, ", $b, ".events_digest, ", $b, ".records_digest, ", $b,
-            ".event_count, ", $b, ".tokens_in, ", $b, ".tokens_out, ", $b, ".tool_calls, ", $b, ".cost_micro_usd, ",
-            $b, ".trigger_word, ", $b, ".undone, ", $b, ".dropped"
+    ($table:literal) => {
+        $crate::statements::columns_of!($table:
+            run turn boundary epoch parent_turn parent_boundary parent_epoch parent_hash content_hash attempt position
+            commit_id digest at ops ops_digest is_full events events_digest records_digest event_count tokens_in
+            tokens_out tool_calls cost_micro_usd trigger_word undone dropped
         )
     };
 }
@@ -52,7 +56,8 @@ macro_rules! record_columns {
     };
 }
 pub(crate) use {
-    anchor_columns, audit_columns, boundary_columns, leaf_columns, record_change_columns, record_columns,
+    anchor_columns, audit_columns, boundary_columns, columns_of, leaf_columns, record_change_columns,
+    record_columns,
 };
 
 /// For [`dalsegno_model::Operator::namespace_usage`]: bytes of the `$1` largest namespaces, and the sum of all others

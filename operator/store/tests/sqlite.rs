@@ -358,7 +358,8 @@ async fn a_migration_copies_the_database_first_and_loses_no_run() {
     conn.close().await.unwrap();
     let copy = dir.path().join("runs.db.schema-3");
     std::fs::write(dir.path().join("runs.db.schema-2"), "of an earlier migration").unwrap();
-    std::fs::write(dir.path().join("runs.db.schema-3.partial"), "of a migration that was interrupted").unwrap();
+    std::fs::write(dir.path().join("runs.db.schema-3.partial"), "of a migration that was interrupted")
+        .unwrap();
 
     Sqlite::migrate(&path).await.unwrap();
     let files = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -366,10 +367,11 @@ async fn a_migration_copies_the_database_first_and_loses_no_run() {
     files.retain(|name| name.contains("schema-"));
     assert_eq!(files, ["runs.db.schema-3"], "earlier copies are deleted");
     let mut before = SqliteConnection::connect(&url(&copy)).await.unwrap();
-    let seen: (i64, i64) = sqlx::query_as("SELECT (SELECT max(version) FROM _sqlx_migrations), head_turn FROM runs")
-        .fetch_one(&mut before)
-        .await
-        .unwrap();
+    let seen: (i64, i64) =
+        sqlx::query_as("SELECT (SELECT max(version) FROM _sqlx_migrations), head_turn FROM runs")
+            .fetch_one(&mut before)
+            .await
+            .unwrap();
     assert_eq!(seen, (3, 1));
     let store = Sqlite::open(&path).await.unwrap();
     assert_eq!(find_run(&store).await.head.unwrap().turn, 1);

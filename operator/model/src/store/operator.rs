@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 
 use crate::{
-    BudgetReset, Created, DeadlinePoll, PollSince, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
-    NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, RunId, RunRecord, Template,
+    BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, HeadsToAnchor, Identity, LookUp,
+    NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, PollSince, Recorded, RequestedBy, Result,
+    Retention, Rewind, Rewound, RunId, RunRecord, Template,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.

@@ -36,7 +36,8 @@ fn tables() -> BTreeSet<String> {
     let mut tables = BTreeSet::new();
     for file in files(&workspace().join("operator/store/migrations"), &["sql"]) {
         let words = words(&std::fs::read_to_string(file).unwrap());
-        let created = words.windows(3).filter(|it| it[0] == "CREATE" && (it[1] == "TABLE" || it[1] == "VIEW"));
+        let created =
+            words.windows(3).filter(|it| it[0] == "CREATE" && (it[1] == "TABLE" || it[1] == "VIEW"));
         tables.extend(created.map(|it| name(&it[2])));
     }
     tables
@@ -70,7 +71,10 @@ fn stars(text: &str, tables: &BTreeSet<String>) -> Vec<String> {
 #[test]
 fn no_statement_takes_all_columns_of_a_table() {
     let tables = tables();
-    assert!(tables.contains("runs") && tables.contains("purges") && tables.contains("held_records"), "{tables:?}");
+    assert!(
+        tables.contains("runs") && tables.contains("purges") && tables.contains("held_records"),
+        "{tables:?}"
+    );
     let mut found = Vec::new();
     for file in files(&workspace().join("operator/store/src"), &["rs", "sql"]) {
         let text = std::fs::read_to_string(&file).unwrap();

@@ -79,15 +79,34 @@ async fn main() {
         for (name, scenario) in SCENARIOS {
             let (turn, rest) = measure_turns(&Database::new(engine, &server).await, scenario).await;
             turns.push(turn_row(engine, name, &turn));
-            left.push([engine.to_owned(), name.to_owned()].into_iter().chain(rest).collect::<Vec<_>>().try_into().unwrap());
+            left.push(
+                [engine.to_owned(), name.to_owned()]
+                    .into_iter()
+                    .chain(rest)
+                    .collect::<Vec<_>>()
+                    .try_into()
+                    .unwrap(),
+            );
         }
         for is_encrypted in [false, true] {
             runs.push(measure_runs(engine, &Database::new(engine, &server).await, is_encrypted).await);
         }
     }
-    let head = ["store", "new data per turn", "boundaries", "snapshots", "calls", "records", "audit", "all", "of it indexes", "log"];
+    let head = [
+        "store",
+        "new data per turn",
+        "boundaries",
+        "snapshots",
+        "calls",
+        "records",
+        "audit",
+        "all",
+        "of it indexes",
+        "log",
+    ];
     print_table("Bytes per turn", head, &turns);
-    let head = ["store", "new data per turn", "stored", "kept by `keepLast`", "after retention", "after a purge"];
+    let head =
+        ["store", "new data per turn", "stored", "kept by `keepLast`", "after retention", "after a purge"];
     print_table("Bytes per turn, and what is left of them", head, &left);
     let head = ["store", "encrypted", "runs", "attempts", "audit", "data keys", "all", "after a purge"];
     print_table("Bytes per run, without its turns", head, &runs);
@@ -178,7 +197,12 @@ async fn take_turn(cx: &TestContext, worker: &Worker, turn: i32, scenario: Scena
     let round = usize::try_from(turn).unwrap() * 1_000 + usize::from(worker.run.as_bytes()[15]);
     if has_call {
         let id = format!("call-{turn}");
-        let plan = Commit { ops: None, full: false, calls: vec![planned(&id, Policy::RetrySameKey)], ..worker.plan(turn) };
+        let plan = Commit {
+            ops: None,
+            full: false,
+            calls: vec![planned(&id, Policy::RetrySameKey)],
+            ..worker.plan(turn)
+        };
         ok(cx.commit(&plan).await.unwrap());
         let claim = cx.start_call(worker, &id, Policy::RetrySameKey).await;
         let result = Some(json(&payload::state(1 << 10, round)));
@@ -214,7 +238,10 @@ async fn purge(cx: &TestContext, workers: &[Worker]) {
     }
     anchor(cx).await;
     for worker in workers {
-        while !matches!(cx.purge(&purge(worker.run), 2_000).await.unwrap(), PurgeStep::Deleted { done: true, .. }) {}
+        while !matches!(
+            cx.purge(&purge(worker.run), 2_000).await.unwrap(),
+            PurgeStep::Deleted { done: true, .. }
+        ) {}
     }
 }
 

@@ -12,8 +12,7 @@ use dalsegno_format::header::boundary_number;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead, HeadsToAnchor, LEAVES_PER_ANCHOR, NewAnchor};
 use dalsegno_model::{BoundaryId, RunId};
 
-const LAST_ANCHOR: &str =
-    concat!("SELECT ", anchor_columns!(), " FROM anchors ORDER BY seq DESC LIMIT 1");
+const LAST_ANCHOR: &str = concat!("SELECT ", anchor_columns!(), " FROM anchors ORDER BY seq DESC LIMIT 1");
 
 const KEEP_FROM: &str = "SELECT anchors_from FROM store";
 

@@ -18,8 +18,7 @@ static POLL: LazyLock<String> = LazyLock::new(|| {
 
 impl Postgres {
     pub(super) async fn do_poll_deadlines(&self, since: PollSince) -> DbResult<DeadlinePoll> {
-        let query =
-            sqlx::query(AssertSqlSafe(POLL.as_str()))
+        let query = sqlx::query(AssertSqlSafe(POLL.as_str()))
             .bind(since.transitions.as_millisecond())
             .bind(HEARTBEAT_GAP_MS)
             .bind(since.heads.as_millisecond());

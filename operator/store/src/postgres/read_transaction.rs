@@ -55,11 +55,8 @@ const AUDIT: &str = concat!(
      WHERE coalesce(before, 0) < $5 ORDER BY run, seq"
 );
 
-const PURGES: &str = concat!(
-    "SELECT ",
-    audit_columns!(),
-    " FROM purges WHERE run > $1 AND run <= $2 ORDER BY run LIMIT $3"
-);
+const PURGES: &str =
+    concat!("SELECT ", audit_columns!(), " FROM purges WHERE run > $1 AND run <= $2 ORDER BY run LIMIT $3");
 
 /// A page of boundaries. `octet_length` of a payload reads its size without the payload.
 const BOUNDARIES: &str = concat!(
@@ -292,7 +289,8 @@ impl ReadTransaction for PgReadTransaction {
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
-        let query = sqlx::query(AssertSqlSafe(if after.is_some() { CALLS.as_str() } else { FIRST_CALLS.as_str() }));
+        let query =
+            sqlx::query(AssertSqlSafe(if after.is_some() { CALLS.as_str() } else { FIRST_CALLS.as_str() }));
         let query = query.bind(run).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let query = match after {
             Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),

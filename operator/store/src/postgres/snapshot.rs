@@ -115,7 +115,8 @@ async fn snapshots(executor: &impl QueryExecutor, run: RunId) -> DbResult<Vec<(B
 }
 
 async fn insert(pool: &Pool, new: NewSnapshot) -> DbResult<()> {
-    let NewSnapshot { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared, data_key } = new;
+    let NewSnapshot { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared, data_key } =
+        new;
     let (hashes, payloads): (Vec<_>, Vec<_>) =
         chunks.into_iter().map(|(hash, payload)| (Vec::from(hash), payload)).unzip();
     let sealed = seal::is_sealed(&document);

@@ -13,12 +13,12 @@ use crate::transitions::{
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, PollSince, Deadlines,
+    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, ForgottenPurges, HeadsToAnchor,
     HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun, NextStep,
-    Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
-    RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord,
-    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
+    Operator, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch,
+    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
+    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]

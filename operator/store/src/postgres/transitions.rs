@@ -129,7 +129,9 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
             }
         }
         Needs::Call(id) => {
-            let found = transaction.all(sqlx::query(AssertSqlSafe(CALL.as_str())).bind(run).bind(without_nul(id))).await?;
+            let found = transaction
+                .all(sqlx::query(AssertSqlSafe(CALL.as_str())).bind(run).bind(without_nul(id)))
+                .await?;
             let row = found.first().ok_or_else(|| DbError::Corrupt("a locked run does not exist".into()))?;
             rows.open_calls = Column::read(row, "open_calls")?;
             rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;

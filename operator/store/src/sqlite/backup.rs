@@ -61,7 +61,11 @@ async fn back_up_within(database: &Path, to: &Path, bound: u64) -> Result<()> {
 /// Copies the database before a migration to a file beside it, and deletes the copies before earlier migrations. A
 /// migration must not fail for want of a copy, nor keep workers waiting for long: without room, or if the database is
 /// large, there is none.
-pub(super) async fn before_migration(conn: &mut SqliteConnection, database: &Path, schema: i64) -> Result<()> {
+pub(super) async fn before_migration(
+    conn: &mut SqliteConnection,
+    database: &Path,
+    schema: i64,
+) -> Result<()> {
     let to = copy_path(database, schema);
     let size = std::fs::metadata(database).map_or(0, |file| file.len());
     if to.exists() {

@@ -290,7 +290,8 @@ fn unread(row: &SqliteRow) -> DbResult<UndecodedBoundary> {
 }
 
 async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) -> DbResult<Vec<CallRow>> {
-    let query = sqlx::query(AssertSqlSafe(if after.is_some() { CALLS.as_str() } else { FIRST_CALLS.as_str() }));
+    let query =
+        sqlx::query(AssertSqlSafe(if after.is_some() { CALLS.as_str() } else { FIRST_CALLS.as_str() }));
     let query = query.bind(run).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let query = match after {
         Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),

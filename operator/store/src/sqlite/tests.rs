@@ -253,7 +253,8 @@ async fn the_clock_is_not_behind_the_store() {
     store.close().await;
     let store = Sqlite::open(&path).await.unwrap();
     assert!(
-        store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap().now.as_millisecond() >= 4_000_000_000_000
+        store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap().now.as_millisecond()
+            >= 4_000_000_000_000
     );
 }
 

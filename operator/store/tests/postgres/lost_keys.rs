@@ -114,7 +114,8 @@ async fn every_write_compares_the_data_key() {
                 ok(cx.commit(&Commit { calls, ..worker.plan(1) }).await.unwrap());
             }
             "records" => {
-                let put = RecordOp::Put { space: "s".into(), key: "k".into(), value: Payload::Json(json("1")) };
+                let put =
+                    RecordOp::Put { space: "s".into(), key: "k".into(), value: Payload::Json(json("1")) };
                 assert_eq!(cx.write_records(&worker.record_batch(vec![put])).await.unwrap(), Written::Ok);
             }
             "claim" => drop(cx.start_call(&worker, "claimed", Policy::RetrySameKey).await),

@@ -52,7 +52,8 @@ async fn no_periodic_statement_reads_the_runs_that_have_nothing_to_do() {
     cx.commit_turn(&worker, 1).await;
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let ended_at = (Timestamp::now() - SignedDuration::from_hours(24)).as_millisecond();
-    let emptied = "'lifecycle', 'deleted', 'emptied', true, 'over_at', 1000, 'expired_at', 2000, 'keep_last', 3";
+    let emptied =
+        "'lifecycle', 'deleted', 'emptied', true, 'over_at', 1000, 'expired_at', 2000, 'keep_last', 3";
     copy(&mut conn, worker.run, EMPTIED, &format!("{ENDED}, {emptied}")).await;
     let recent = format!(
         "'lifecycle', 'finished', 'finish_at', {ended_at}, 'changed_at', {ended_at}, 'head_at', {ended_at}, \
@@ -124,7 +125,8 @@ async fn copy(conn: &mut PgConnection, run: Uuid, count: u32, columns: &str) {
 /// The plans in a part of the server's log: JSON after a line that ends with `plan:`, indented by a tab.
 fn plans(log: &str) -> Vec<Value> {
     let after_heading = log.split("plan:\n").skip(1);
-    let json = |text: &str| text.lines().map_while(|line| line.strip_prefix('\t')).collect::<Vec<_>>().join("\n");
+    let json =
+        |text: &str| text.lines().map_while(|line| line.strip_prefix('\t')).collect::<Vec<_>>().join("\n");
     after_heading.map(|text| serde_json::from_str(&json(text)).unwrap()).collect()
 }
 
