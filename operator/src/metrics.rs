@@ -41,7 +41,7 @@ pub struct Metrics {
     expired_rows: Counter,
     old_rows: Counter,
     /// Unset until the first round has ended.
-    retention_round: Family<(), Gauge>,
+    retention_round: Family<[(String, String); 0], Gauge>,
     purged_runs: Counter,
     purged_rows: Counter,
     stored_bytes: Family<NamespaceLabel, Gauge>,
@@ -268,7 +268,7 @@ impl Metrics {
     /// Counts rows dropped before the last boundaries that a run keeps.
     /// A round of retention looked at all runs, and ended now.
     pub fn retention_round_ended(&self, now: Timestamp) {
-        self.retention_round.get_or_create(&()).set(now.as_second());
+        self.retention_round.get_or_create(&[]).set(now.as_second());
     }
 
     pub fn count_old_rows(&self, rows: u64) {
