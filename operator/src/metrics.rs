@@ -413,6 +413,7 @@ pub mod tests {
         metrics.runs.set_runs([(state, 1)].into());
         metrics.runs.observe_fence(Duration::from_millis(5));
         metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
+        metrics.retention_round_ended(Timestamp::UNIX_EPOCH);
         let text = rendered(&metrics);
         let registered = registered(&text);
         // A metric that was never used is missing in the text.

@@ -105,8 +105,7 @@ async fn main() {
         "log",
     ];
     print_table("Bytes per turn", head, &turns);
-    let head =
-        ["store", "new data per turn", "stored", "kept by `keepLast`", "after retention", "after a purge"];
+    let head = ["store", "new data per turn", "kept by `keepLast`", "after retention"];
     print_table("Bytes per turn, and what is left of them", head, &left);
     let head = ["store", "encrypted", "runs", "attempts", "audit", "data keys", "all", "after a purge"];
     print_table("Bytes per run, without its turns", head, &runs);
@@ -148,11 +147,9 @@ impl Database {
     }
 }
 
-/// The bytes of a turn in each table; and in all, as text: stored, kept by `keepLast`, left after retention, and left
-/// after a purge.
-async fn measure_turns(database: &Database, scenario: Scenario) -> (Sizes, [String; 4]) {
+/// The bytes of a turn in each table; and in all, as text: kept by `keepLast`, and left after retention.
+async fn measure_turns(database: &Database, scenario: Scenario) -> (Sizes, [String; 2]) {
     let cx = database.store(scenario.is_encrypted).await;
-    let empty = database.sizes().await.total();
     let mut workers = Vec::new();
     for _ in 0..RUNS {
         let worker = cx.worker().await;
@@ -167,25 +164,22 @@ async fn measure_turns(database: &Database, scenario: Scenario) -> (Sizes, [Stri
         }
     }
     let stored = &database.sizes().await - &before;
-    let per_turn = |sizes: &Sizes, before: i64| number((sizes.total() - before) / turns());
+    let per_turn = |sizes: &Sizes| number((sizes.total() - before.total()) / turns());
     let mut kept = String::new();
     for worker in &workers {
         while cx.compact(worker.run, 500).await.unwrap().run.is_some() {}
     }
     if scenario.keep_last.is_some() {
-        kept = per_turn(&database.sizes_of_rows().await, before.total());
+        kept = per_turn(&database.sizes_of_rows().await);
     }
     expire(&cx, &workers).await;
-    let expired = per_turn(&database.sizes_of_rows().await, before.total());
-    purge(&cx, &workers).await;
-    let purged = per_turn(&database.sizes_of_rows().await, empty);
+    let expired = per_turn(&database.sizes_of_rows().await);
     let per_turn = stored.tables.iter().map(|(table, bytes)| {
         let bytes = tables::Bytes { rows: bytes.rows / turns(), indexes: bytes.indexes / turns() };
         (table.clone(), bytes)
     });
     let per_turn = Sizes { tables: per_turn.collect(), log: stored.log / turns() };
-    let all = number(stored.total() / turns());
-    (per_turn, [all, kept, expired, purged])
+    (per_turn, [kept, expired])
 }
 
 fn turns() -> i64 {
