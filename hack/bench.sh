@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
-# it runs all benches but scale, which takes long: boundary turns slow reaction quiet memory lives.
+# it runs all benches but scale, which takes long: boundary turns sizing slow reaction quiet memory lives. The tables of
+# sizing are in docs/reference/sizing.md.
 source "$(dirname "$0")/lib.sh"
 
-wanted=" ${*:-boundary turns slow reaction quiet memory lives} "
+wanted=" ${*:-boundary turns sizing slow reaction quiet memory lives} "
 is_wanted() { [[ $wanted = *" $1 "* ]]; }
 
 need_languages
@@ -15,12 +16,12 @@ if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
 fi
 
 step 'Building for release (about 8 minutes the first time)'
-packages=(--package dalsegno --package dalsegno-gateway --package dalsegno-e2e)
-cargo build --locked --release "${packages[@]}" --bin dalsegno --bench boundary --bench turns --bench operator
+build=(cargo build --locked --release --package dalsegno --package dalsegno-store --package dalsegno-gateway
+    --package dalsegno-e2e --bin dalsegno --bench boundary --bench turns --bench sizing --bench operator)
+"${build[@]}"
 # program NAME: prints the path of the program that cargo has built.
 program() {
-    cargo build --locked --release --quiet "${packages[@]}" --bin dalsegno --bench boundary --bench turns --bench operator \
-        --message-format=json | python3 -c '
+    "${build[@]}" --quiet --message-format=json | python3 -c '
 import json, sys
 lines = map(json.loads, sys.stdin)
 found = {line["target"]["name"]: line["executable"] for line in lines if line.get("executable")}
@@ -50,6 +51,11 @@ fi
 if is_wanted turns; then
     step 'Many turns'
     "$(program turns)"
+fi
+
+if is_wanted sizing; then
+    step 'Bytes per turn and per run'
+    "$(program sizing)"
 fi
 
 if is_wanted slow; then

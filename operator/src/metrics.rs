@@ -42,6 +42,8 @@ pub struct Metrics {
     expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
+    /// Unset until the first round has ended.
+    retention_round: Family<[(String, String); 0], Gauge>,
     purged_runs: Counter,
     purged_rows: Counter,
     stored_bytes: Family<NamespaceLabel, Gauge>,
@@ -184,6 +186,11 @@ impl Metrics {
         );
         registry.register("expired_rows", "Rows dropped of such runs", self.expired_rows.clone());
         registry.register(
+            "retention_round_timestamp_seconds",
+            "Unix time at which a round of retention ended that looked at all runs",
+            self.retention_round.clone(),
+        );
+        registry.register(
             "old_rows",
             "Rows dropped before the last boundaries that a run keeps",
             self.old_rows.clone(),
@@ -282,6 +289,11 @@ impl Metrics {
     }
 
     /// Counts rows dropped before the last boundaries that a run keeps.
+    /// A round of retention looked at all runs, and ended now.
+    pub fn retention_round_ended(&self, now: Timestamp) {
+        self.retention_round.get_or_create(&[]).set(now.as_second());
+    }
+
     pub fn count_old_rows(&self, rows: u64) {
         self.old_rows.inc_by(rows);
     }
@@ -424,6 +436,7 @@ pub mod tests {
         metrics.runs.set_runs([(state, 1)].into());
         metrics.runs.observe_fence(Duration::from_millis(5));
         metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
+        metrics.retention_round_ended(Timestamp::UNIX_EPOCH);
         let text = rendered(&metrics);
         let registered = registered(&text);
         // A metric that was never used is missing in the text.

@@ -22,6 +22,10 @@ pub struct PatchChain {
 impl PatchChain {
     /// What is known after a commit has been answered. `last` is what was known before. `None` if nothing is known.
     pub fn after(last: Option<Self>, commit: &Commit, committed: &Committed) -> Option<Self> {
+        if matches!(committed, Committed::Fenced { .. } | Committed::NotFound) {
+            // Whoever sent it is not the run's worker: it changed nothing, and says nothing of the run.
+            return last;
+        }
         let Committed::Ok(CommitReceipt { head: Some(head), parent, .. }) = committed else { return None };
         if commit.finish.is_some() {
             // No commit follows: do not hold the run's data any longer than necessary.
@@ -118,6 +122,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stranger_makes_nobody_forget_the_state() {
+        for answer in [false, true]
+            .map(|committed| Committed::Fenced { committed })
+            .into_iter()
+            .chain([Committed::NotFound])
+        {
+            let left = PatchChain::after(delta_base_after_commit(1), &commit(Some(FULL), None), &answer);
+            assert_eq!(left.unwrap().base().unwrap().content_hash, [1; 32], "{answer:?}");
+        }
+    }
+
+    #[test]
     fn an_unchanged_state_is_known_only_if_its_parent_state_is_known() {
         for parent in [Some(3), None] {
             let committed = Committed::Ok(standing(2, parent));
@@ -135,7 +151,7 @@ mod tests {
             PatchChain::after(delta_base_after_commit(1), &append, &Committed::Ok(standing(2, Some(1))))
                 .is_none()
         );
-        for answer in [Committed::Duplicate(standing(2, None)), Committed::Fenced { committed: true }] {
+        for answer in [Committed::Duplicate(standing(2, None)), Committed::Conflict { head: None }] {
             assert!(
                 PatchChain::after(delta_base_after_commit(1), &commit(Some(FULL), None), &answer).is_none(),
                 "{answer:?}"

@@ -1,6 +1,6 @@
 //! The result of one query over all runs: expired deadlines, and runs that have changed.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -61,14 +61,48 @@ pub enum Deadline {
     Progress,
 }
 
+/// How far a poll goes back behind the last one for transitions. A transition has the time at which its statement began,
+/// and becomes visible when its commit is synced, on a synchronous standby too: longer than a statement may take. One
+/// that takes even longer is found when the run is looked at again without a reason.
+pub const TRANSITION_OVERLAP: SignedDuration = SignedDuration::from_secs(30);
+
+/// How far a poll goes back behind the last one for moved heads. There are many, and one that is missed shows with the
+/// next.
+pub const HEAD_OVERLAP: SignedDuration = SignedDuration::from_secs(3);
+
+/// Since when a poll lists changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollSince {
+    /// Transitions since this time.
+    pub transitions: Timestamp,
+    /// Moved heads since this time.
+    pub heads: Timestamp,
+}
+
+impl PollSince {
+    /// For the poll after one at this time of the store's clock.
+    pub fn last_poll(at: Timestamp) -> Self {
+        Self { transitions: at - TRANSITION_OVERLAP, heads: at - HEAD_OVERLAP }
+    }
+}
+
+impl From<Timestamp> for PollSince {
+    /// All changes since this time.
+    fn from(at: Timestamp) -> Self {
+        Self { transitions: at, heads: at }
+    }
+}
+
 /// A run in which something changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
     /// The AgentRun.
     pub object: ObjectKey,
-    /// True: its worker attached, was refused as spent, finished or acknowledged a cancel, or a call was settled;
-    /// reconcile at once. False: only its head moved.
+    /// Its worker attached, was refused as spent, finished or acknowledged a cancel, or a call was settled: reconcile at
+    /// once.
     pub transition: bool,
+    /// Its head moved.
+    pub head_moved: bool,
     /// When it last had a transition. Two polls overlap, so the same change may be reported twice.
     pub transition_at: Timestamp,
 }

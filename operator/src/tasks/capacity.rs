@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::log::error_chain;
 use crate::metrics::Metrics;
 
-/// Interval between two queries. A query reads one row per run.
+/// Interval between two queries. A query reads the rows of the runs that still have payloads.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Number of namespaces with a series of their own. All others share one more series.
 const NAMESPACES: u32 = 20;

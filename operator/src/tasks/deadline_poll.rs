@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_core::decide::RECHECK_INTERVAL;
-use dalsegno_model::{Changed, DeadlinePoll, Expired, ObjectKey};
+use dalsegno_model::{Changed, DeadlinePoll, Expired, ObjectKey, PollSince};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -18,8 +18,8 @@ use crate::log::error_chain;
 
 /// Interval between two polls.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Overlap of two polls. A statement that was under way at the last poll may become visible this much later.
-const OVERLAP: SignedDuration = SignedDuration::from_secs(3);
+/// How long a reported transition is remembered: longer than it is listed.
+const REMEMBER_TRANSITIONS: SignedDuration = SignedDuration::from_secs(120);
 
 /// Polls until `stop`. A run with an expired deadline or a transition is enqueued at once; a run whose head moved, at the
 /// pace of the [`ProgressMirror`]. An expired deadline without a consequence, as while the run is held, enqueues the run
@@ -29,11 +29,11 @@ pub async fn run(ctx: Arc<Context>, stop: CancellationToken) {
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut state = PollState::default();
-    let mut since = Timestamp::now() - OVERLAP;
+    let mut since = PollSince::last_poll(Timestamp::now());
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         match ctx.store.poll_deadlines(since).await {
             Ok(poll) => {
-                since = poll.now - OVERLAP;
+                since = PollSince::last_poll(poll.now);
                 ctx.metrics.count_deadline_poll(true);
                 state.apply(&ctx, poll);
             }
@@ -69,12 +69,12 @@ impl PollState {
             }
             self.expired.insert(expired, *recent.unwrap_or(&now));
         }
-        // Two polls overlap: a transition may be in both.
-        self.transitions.retain(|_, at| now.duration_since(*at) < OVERLAP * 4);
-        for Changed { object, transition, transition_at } in changed {
+        // Polls overlap: a transition is in many of them.
+        self.transitions.retain(|_, at| now.duration_since(*at) < REMEMBER_TRANSITIONS);
+        for Changed { object, transition, head_moved, transition_at } in changed {
             if transition && self.transitions.insert(object.clone(), transition_at) != Some(transition_at) {
                 enqueue(ctx, &object);
-            } else {
+            } else if head_moved {
                 self.mirror.insert(object);
             }
         }
@@ -106,6 +106,35 @@ mod tests {
         run(ctx.clone(), stop).await;
         let text = render_metrics(&ctx.metrics);
         assert!(text.contains("deadline_polls_total{outcome=\"ok\"} 0\n"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_transition_enqueues_its_run_once_although_it_is_in_many_polls() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let mut ctx = TestContext::new(store, vec![]).ctx;
+        let (queue, mut queued) = tokio::sync::mpsc::unbounded_channel();
+        Arc::get_mut(&mut ctx).unwrap().queue = queue;
+        let mut state = PollState::default();
+        // Only transitions count here: the mirror has its own pace.
+        state.mirror.take_due(0);
+        let mut enqueued = |second: i64, at: i64| {
+            let changed = Changed {
+                object: ObjectKey { namespace: "shop".into(), name: "nightly".into(), uid: "uid-1".into() },
+                transition: true,
+                head_moved: false,
+                transition_at: Timestamp::from_second(at).unwrap(),
+            };
+            let now = Timestamp::from_second(second).unwrap();
+            let store_id = Default::default();
+            state.apply(
+                &ctx,
+                DeadlinePoll { now, store_id, expired: vec![], changed: vec![changed], active: 0 },
+            );
+            std::iter::from_fn(|| queued.try_recv().ok()).count()
+        };
+        assert_eq!(enqueued(0, 0), 1);
+        assert_eq!([enqueued(1, 0), enqueued(30, 0), enqueued(31, 0)], [0; 3]);
+        assert_eq!(enqueued(32, 12), 1, "a later transition that became visible late");
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_model::{Dropped, Result, RunId, Store};
+use jiff::Timestamp;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -32,13 +33,19 @@ pub async fn run(store: Arc<dyn Store>, metrics: Metrics, stop: CancellationToke
 }
 
 async fn run_round(store: &dyn Store, metrics: &Metrics) {
+    let mut is_complete = true;
     for what in [Obsolete::Expired, Obsolete::BeforeLast] {
         if let Err(error) = drop_all(store, what, metrics).await {
+            is_complete = false;
             tracing::warn!(error = error_chain(&error), what = what.as_str(), "the runs could not be listed");
         }
     }
     if let Err(error) = drop_templates(store).await {
+        is_complete = false;
         tracing::warn!(error = error_chain(&error), "unused templates could not be dropped");
+    }
+    if is_complete {
+        metrics.retention_round_ended(Timestamp::now());
     }
 }
 

@@ -47,12 +47,30 @@ macro_rules! is_compactable {
 }
 
 /// Runs that may have boundaries or snapshots to drop, after the run `$1`, at most `$2`. A turn has at most two
-/// boundaries.
-pub(crate) const RUNS_TO_COMPACT: &str = concat!(
-    "SELECT r.id FROM runs r WHERE r.id > $1 AND ",
-    is_compactable!(),
-    " AND 2 * (coalesce(r.head_turn, 0) - coalesce(r.dropped_turn, 0)) + 1 >= r.keep_last ORDER BY r.id LIMIT $2"
-);
+/// boundaries. An ended run is listed until it was found to have nothing more to drop ([`MARK_COMPACTED`]). The argument
+/// is the table.
+macro_rules! runs_to_compact {
+    ($runs:literal) => {
+        concat!(
+            "SELECT id FROM ",
+            $runs,
+            " WHERE id > $1 AND keep_last IS NOT NULL AND expired_at IS NULL \
+               AND compacted_keep_last IS DISTINCT FROM keep_last \
+               AND (lifecycle <> 'live' \
+                    OR 2 * (coalesce(head_turn, 0) - coalesce(dropped_turn, 0)) + 1 >= keep_last) \
+             ORDER BY id LIMIT $2"
+        )
+    };
+}
+pub(crate) use runs_to_compact;
+
+/// How many boundaries the run `$1` keeps, if it has ended.
+pub(crate) const ENDED_KEEP_LAST: &str =
+    "SELECT keep_last FROM runs WHERE id = $1 AND lifecycle <> 'live' AND keep_last IS NOT NULL";
+
+/// Records that the ended run `$1`, which keeps `$2` boundaries, has nothing more to drop. Nothing is added to an ended
+/// run.
+pub(crate) const MARK_COMPACTED: &str = "UPDATE runs SET compacted_keep_last = keep_last WHERE id = $1 AND lifecycle <> 'live' AND keep_last = $2";
 
 /// The first snapshot of the run `$1` from which no state is rebuilt any more.
 pub(crate) const OBSOLETE_SNAPSHOT: &str = concat!(
@@ -141,12 +159,21 @@ pub(crate) trait SnapshotGc: SnapshotWriter {
 
     /// Deletes a snapshot and its chunks. Returns the number of rows; 0 if a condition is no longer met.
     fn discard(&self, snapshot: ObsoleteSnapshot) -> impl Future<Output = Result<u64>> + Send;
+
+    /// How many boundaries the run keeps, if it has ended.
+    fn ended_keep_last(&self, run: RunId) -> impl Future<Output = Result<Option<i32>>> + Send;
+
+    /// Records that an ended run, which keeps this many boundaries, has nothing more to drop.
+    fn mark_compacted(&self, run: RunId, keep_last: i32) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// Does one step of compaction for a run.
 pub(crate) async fn step(gc: &impl SnapshotGc, run: RunId, limit: u32) -> Result<Dropped> {
     let rows = match gc.next(run, limit).await? {
-        CompactionStep::Idle => return Ok(Dropped::default()),
+        CompactionStep::Idle => {
+            mark_if_compacted(gc, run, limit).await?;
+            return Ok(Dropped::default());
+        }
         CompactionStep::Discard(content_hash) => gc.discard(obsolete(gc, run, content_hash).await?).await?,
         CompactionStep::Truncate(boundary_id, content_hash) => {
             match snapshot_boundary(gc, run, HashedBoundary { id: boundary_id, content_hash }).await {
@@ -166,6 +193,16 @@ pub(crate) async fn step(gc: &impl SnapshotGc, run: RunId, limit: u32) -> Result
     };
     // With 0 rows another process works on this run: stop here, and look at the run again later.
     Ok(Dropped { run: Some(run), rows, done: rows == 0 })
+}
+
+/// Takes an ended run with nothing more to drop from the list. What it keeps is read before its next step: if that
+/// changes in between, the run stays on the list.
+async fn mark_if_compacted(gc: &impl SnapshotGc, run: RunId, limit: u32) -> Result<()> {
+    let Some(keep_last) = gc.ended_keep_last(run).await? else { return Ok(()) };
+    if matches!(gc.next(run, limit).await?, CompactionStep::Idle) {
+        gc.mark_compacted(run, keep_last).await?;
+    }
+    Ok(())
 }
 
 /// What is deleted with a snapshot. If its document cannot be read, its chunks are unknown and stay.

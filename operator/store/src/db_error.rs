@@ -26,7 +26,14 @@ pub(crate) enum DbError {
     Gone(String),
     /// The database or its configuration is not as required.
     Unusable(String),
+    /// The run's stored data key is another one than this process has cached. Nothing was written.
+    #[cfg(feature = "postgres")]
+    OtherDataKey,
 }
+
+/// Why a statement wrote nothing.
+#[cfg(feature = "postgres")]
+const OTHER_DATA_KEY: &str = "the data key of the run was replaced";
 
 impl DbError {
     pub fn unavailable(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
@@ -55,6 +62,8 @@ impl DbError {
             Self::Corrupt(detail) => Error::Corrupt { operation, detail },
             Self::Gone(detail) => Error::Gone { operation, detail },
             Self::Unusable(why) => Error::Unusable(why),
+            #[cfg(feature = "postgres")]
+            Self::OtherDataKey => Error::Unavailable { operation, source: OTHER_DATA_KEY.into() },
         }
     }
 }

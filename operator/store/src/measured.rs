@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
-use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::metrics::StoreMetrics;
@@ -38,7 +37,7 @@ macro_rules! measure {
 
 measure! {
     Operator {
-        async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll>;
+        async fn poll_deadlines(&self, since: PollSince) -> Result<DeadlinePoll>;
         async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>>;
         async fn create_run(&self, new: &NewRun) -> Result<Created>;
         async fn find_by_object(&self, object_uid: &str) -> Result<LookUp>;

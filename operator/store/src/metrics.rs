@@ -15,6 +15,7 @@ pub struct StoreMetrics {
     pool_wait_seconds: Family<PoolLabel, Histogram, fn() -> Histogram>,
     connections: Family<PoolLabel, Gauge>,
     abandoned_connections: Gauge,
+    statement_boundaries: Histogram,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -34,6 +35,7 @@ impl Default for StoreMetrics {
             pool_wait_seconds: Family::new_with_constructor(seconds),
             connections: Family::default(),
             abandoned_connections: Gauge::default(),
+            statement_boundaries: Histogram::new(exponential_buckets(1.0, 2.0, 6)),
         }
     }
 }
@@ -63,6 +65,17 @@ impl StoreMetrics {
             "Connections to PostgreSQL whose call was given up and whose statement has not ended",
             self.abandoned_connections.clone(),
         );
+        registry.register(
+            "statement_boundaries",
+            "Boundaries that one statement committed in PostgreSQL",
+            self.statement_boundaries.clone(),
+        );
+    }
+
+    /// The sizes of batches of commits.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn statement_boundaries(&self) -> Histogram {
+        self.statement_boundaries.clone()
     }
 
     pub(crate) fn operation_took(&self, operation: &'static str, time: Duration) {

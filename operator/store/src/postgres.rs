@@ -134,7 +134,7 @@ impl Postgres {
             None => None,
         };
         schema::check(applied.as_ref())?;
-        let batcher = CommitBatcher::new(Arc::clone(&pool));
+        let batcher = CommitBatcher::new(Arc::clone(&pool), options.metrics.statement_boundaries());
         Ok(Self { pool, heartbeat_pool, read_pool, batcher, keys: Arc::default(), gateway: Uuid::new_v4() })
     }
 

@@ -1,7 +1,11 @@
 //! What each engine implements to read boundaries and snapshots, and to write snapshots.
 
+#[cfg(feature = "postgres")]
+use std::sync::Arc;
+
 use dalsegno_protocol::Boundary;
 
+use crate::keys::WriteCipher;
 use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot};
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::{BoundaryId, Digest, Result, RunId};
@@ -64,6 +68,9 @@ pub(crate) struct NewSnapshot {
     pub chunks: Vec<(Digest, Vec<u8>)>,
     /// The snapshot's other chunks, each once. They existed when the state was read.
     pub shared: Vec<Digest>,
+    /// The wrapped data key under which it is sealed.
+    #[cfg(feature = "postgres")]
+    pub data_key: Option<Arc<[u8]>>,
 }
 
 /// Reads boundaries and snapshots.
@@ -104,10 +111,10 @@ pub(crate) trait SnapshotReader: Sync {
 pub(crate) trait SnapshotWriter: SnapshotReader {
     /// The cipher for new payloads of the run. [`dalsegno_model::Error::Unusable`]: the run's payloads are sealed, and this process
     /// has no keys.
-    fn cipher_to_write(&self, run: RunId) -> impl Future<Output = Result<PayloadCipher>> + Send;
+    fn cipher_to_write(&self, run: RunId) -> impl Future<Output = Result<WriteCipher>> + Send;
 
     /// Stores a snapshot and its chunks. Existing ones stay, except that damaged ones are replaced. Nothing is stored
-    /// if the boundary's payloads were dropped, if one of its shared chunks is missing, or if the snapshot is plain and
-    /// the run has a data key.
+    /// if the boundary's payloads were dropped, if one of its shared chunks is missing, if the snapshot is plain and the
+    /// run has a data key, or if it is sealed under another data key than the stored one.
     fn store_snapshot(&self, new: NewSnapshot) -> impl Future<Output = Result<()>> + Send;
 }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::branch::{self, StateAt};
+use crate::keys::WriteCipher;
 use crate::snapshot::{SnapshotOf, cipher_of, corrupt, digest_of, read};
 use crate::snapshot_io::{HashedBoundary, NewSnapshot, SnapshotReader, SnapshotWriter};
 use dalsegno_format::header::sha256;
 use dalsegno_format::manifest::Manifest;
-use dalsegno_format::seal::{AadContext, PayloadCipher};
+use dalsegno_format::seal::AadContext;
 use dalsegno_format::{codec, fold};
 use dalsegno_model::read_transaction::StoredSnapshot;
 use dalsegno_model::{Digest, Error, Result, RunId, SNAPSHOT_DUE, Snapshotted};
@@ -132,7 +133,7 @@ async fn check(
 }
 
 /// Cuts a state into chunks, without those that are already stored. Also returns the digest of the state's text.
-fn prepare(run: RunId, at: StateAt, cipher: &PayloadCipher) -> Result<(NewSnapshot, Digest)> {
+fn prepare(run: RunId, at: StateAt, cipher: &WriteCipher) -> Result<(NewSnapshot, Digest)> {
     let text = fold::text(&at.state)?;
     let (manifest, pieces) = Manifest::cut(&text, &|digest| cipher.digest(digest));
     let (mut chunks, mut shared) = (BTreeMap::new(), BTreeSet::new());
@@ -154,6 +155,8 @@ fn prepare(run: RunId, at: StateAt, cipher: &PayloadCipher) -> Result<(NewSnapsh
         document,
         chunks: chunks.into_iter().collect(),
         shared: shared.into_iter().collect(),
+        #[cfg(feature = "postgres")]
+        data_key: cipher.data_key().cloned(),
     };
     Ok((new, sha256(&text)))
 }

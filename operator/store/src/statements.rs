@@ -1,4 +1,64 @@
-//! Statements that both databases share.
+//! Statements that both databases share, and the columns that they read.
+//!
+//! A statement names its columns: a `*` over a table would change the result of a prepared statement when a migration
+//! adds a column, and PostgreSQL then refuses the statement on every connection that had prepared it.
+
+/// SQL: these columns of the table with this name or alias.
+macro_rules! columns_of {
+    ($table:literal: $first:ident $($column:ident)*) => {
+        concat!($table, ".", stringify!($first) $(, ", ", $table, ".", stringify!($column))*)
+    };
+}
+
+/// SQL: the columns of the boundary with this name or alias.
+macro_rules! boundary_columns {
+    ($table:literal) => {
+        $crate::statements::columns_of!($table:
+            run turn boundary epoch parent_turn parent_boundary parent_epoch parent_hash content_hash attempt position
+            commit_id digest at ops ops_digest is_full events events_digest records_digest event_count tokens_in
+            tokens_out tool_calls cost_micro_usd trigger_word undone dropped
+        )
+    };
+}
+
+/// SQL: the columns of an audit row or of a purge record.
+macro_rules! audit_columns {
+    () => {
+        "run, seq, at, kind, actor, detail, parent_hash, hash"
+    };
+}
+
+/// SQL: the columns of an anchor.
+macro_rules! anchor_columns {
+    () => {
+        "seq, parent_hash, root, leaves, public_key, line"
+    };
+}
+
+/// SQL: the columns of a leaf of an anchor.
+macro_rules! leaf_columns {
+    () => {
+        "anchor, run, audit_seq, audit_hash, head_turn, head_boundary, head_epoch, head_hash"
+    };
+}
+
+/// SQL: the columns of a batch of changes of records.
+macro_rules! record_change_columns {
+    () => {
+        "run, seq, turn, boundary, epoch, undone, digest, batch"
+    };
+}
+
+/// SQL: the columns of the record `r`.
+macro_rules! record_columns {
+    () => {
+        "r.space, r.key, r.seq, r.entry_id, r.value, r.turn, r.boundary, r.epoch"
+    };
+}
+pub(crate) use {
+    anchor_columns, audit_columns, boundary_columns, columns_of, leaf_columns, record_change_columns,
+    record_columns,
+};
 
 /// For [`dalsegno_model::Operator::namespace_usage`]: bytes of the `$1` largest namespaces, and the sum of all others
 /// under NULL. The argument says which runs are read.
@@ -65,8 +125,8 @@ macro_rules! held_records {
     ($records_of_each_key:literal, $record_of_each_entry:literal) => {
         concat!(
     "WITH RECURSIVE keys (key, found) AS ( \
-         SELECT * FROM ( \
-             SELECT key, CAST(0 AS bigint) FROM records \
+         SELECT key, found FROM ( \
+             SELECT key, CAST(0 AS bigint) AS found FROM records \
              WHERE run = $1 AND space = $2 AND key >= $3 AND (CAST($5 AS text) IS NULL OR key < $5) AND NOT undone \
              ORDER BY key LIMIT 1 \
          ) AS first \

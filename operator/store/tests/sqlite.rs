@@ -341,3 +341,46 @@ async fn an_abandoned_call_does_not_stop_the_others() {
         }
     }
 }
+
+/// Makes the schema the one before the last migration.
+const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
+     DROP INDEX runs_to_compact; DROP INDEX runs_to_expire; ALTER TABLE runs DROP COLUMN compacted_keep_last; \
+     CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
+
+#[tokio::test]
+async fn a_migration_copies_the_database_first_and_loses_no_run() {
+    let (dir, path) = database().await;
+    let store = Sqlite::open(&path).await.unwrap();
+    let run = working_run(&store).await;
+    commit(&store, run, 1).await;
+    store.close().await;
+    let mut conn = SqliteConnection::connect(&url(&path)).await.unwrap();
+    conn.execute(SCHEMA_3).await.unwrap();
+    conn.close().await.unwrap();
+    let copy = dir.path().join("runs.db.schema-3");
+    std::fs::write(dir.path().join("runs.db.schema-2"), "of an earlier migration").unwrap();
+    std::fs::write(dir.path().join("runs.db.schema-3.partial"), "of a migration that was interrupted")
+        .unwrap();
+
+    Sqlite::migrate(&path).await.unwrap();
+    let files = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut files: Vec<_> = files.map(|name| name.into_string().unwrap()).collect();
+    files.retain(|name| name.contains("schema-"));
+    assert_eq!(files, ["runs.db.schema-3"], "earlier copies are deleted");
+    let mut before = SqliteConnection::connect(&url(&copy)).await.unwrap();
+    let seen: (i64, i64) =
+        sqlx::query_as("SELECT (SELECT max(version) FROM _sqlx_migrations), head_turn FROM runs")
+            .fetch_one(&mut before)
+            .await
+            .unwrap();
+    assert_eq!(seen, (3, 1));
+    let store = Sqlite::open(&path).await.unwrap();
+    assert_eq!(find_run(&store).await.head.unwrap().turn, 1);
+    commit(&store, run, 2).await;
+    store.close().await;
+
+    // Nothing is left to migrate, and so nothing is copied.
+    std::fs::remove_file(&copy).unwrap();
+    Sqlite::migrate(&path).await.unwrap();
+    assert!(!copy.exists());
+}

@@ -8,7 +8,6 @@ use dalsegno_model::read_transaction::*;
 use dalsegno_model::*;
 use dalsegno_protocol::{Call, State};
 use futures::future::BoxFuture;
-use jiff::Timestamp;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -147,7 +146,7 @@ macro_rules! forward {
 forward! {
     impl Operator {}
     pass {
-        async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll>;
+        async fn poll_deadlines(&self, since: PollSince) -> Result<DeadlinePoll>;
         async fn namespace_usage(&self, namespaces: u32) -> Result<Vec<NamespaceUsage>>;
         async fn create_run(&self, new: &NewRun) -> Result<Created>;
         async fn find_by_object(&self, object_uid: &str) -> Result<LookUp>;

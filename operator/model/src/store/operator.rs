@@ -1,12 +1,11 @@
 //! The operator's calls to the store.
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 
 use crate::{
     BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, Forgiveness, HeadsToAnchor, Identity,
-    LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, Recorded, RequestedBy, Result, Retention,
-    Rewind, Rewound, RunId, RunRecord, Template,
+    LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, PollSince, Recorded, RequestedBy, Result,
+    Retention, Rewind, Rewound, RunId, RunRecord, Template,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -91,12 +90,11 @@ pub trait Operator: Send + Sync + 'static {
     /// The pod template with this hash.
     async fn get_revision(&self, hash: &str) -> Result<Option<String>>;
 
-    /// One query over all runs: deadlines that have expired by the store's clock, and runs that changed at or after
-    /// `since`.
+    /// One query over all runs: deadlines that have expired by the store's clock, and runs that changed since then.
     ///
     /// A deadline is listed only while the gateways send heartbeats (the last one is recent), and only if its full
     /// length has passed since these heartbeats began. So an outage of the gateways restarts every deadline.
-    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll>;
+    async fn poll_deadlines(&self, since: PollSince) -> Result<DeadlinePoll>;
 
     /// Runs that are past their retention, in order, after this one ([`RunId::nil`]: from the first). Returns a part
     /// of them; an empty answer means that there are no more.

@@ -1,6 +1,6 @@
 //! The shape of the whole workspace, checked by what Cargo knows of it and by its sources: no crate uses a crate of a higher
-//! floor, no files inside a crate import one another in a circle, and no private word is back as a name. The test is in
-//! this crate because the crate builds in seconds.
+//! floor, no files inside a crate import one another in a circle, no private word is back as a name, and no statement takes
+//! all columns of a table. The test is in this crate because the crate builds in seconds.
 
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
@@ -11,6 +11,7 @@ mod floors;
 mod paths;
 mod private_words;
 mod source;
+mod sql;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

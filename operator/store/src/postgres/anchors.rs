@@ -7,11 +7,12 @@ use super::Postgres;
 use super::audit::explain_missing_right;
 use super::row::{digest, optional_boundary};
 use crate::db_error::{DbError, DbResult};
+use crate::statements::anchor_columns;
 use dalsegno_format::header::boundary_number;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead, HeadsToAnchor, LEAVES_PER_ANCHOR, NewAnchor};
 use dalsegno_model::{BoundaryId, RunId};
 
-const LAST_ANCHOR: &str = "SELECT * FROM anchors ORDER BY seq DESC LIMIT 1";
+const LAST_ANCHOR: &str = concat!("SELECT ", anchor_columns!(), " FROM anchors ORDER BY seq DESC LIMIT 1");
 
 const KEEP_FROM: &str = "SELECT anchors_from FROM store";
 

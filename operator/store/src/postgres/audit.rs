@@ -6,10 +6,11 @@ use sqlx::postgres::PgRow;
 use super::Postgres;
 use super::row::{digest, without_nul};
 use crate::db_error::{DbError, DbResult, timestamp};
+use crate::statements::audit_columns;
 use dalsegno_format::audit::CALLS_MISMATCH;
 use dalsegno_model::{AuditRow, Prune, RunId};
 
-const AUDIT: &str = "SELECT * FROM audit WHERE run = $1 ORDER BY seq";
+const AUDIT: &str = concat!("SELECT ", audit_columns!(), " FROM audit WHERE run = $1 ORDER BY seq");
 
 const PRUNE: &str = "SELECT ds_prune_audit_v1($1, $2, $3, $4, $5) AS rows";
 

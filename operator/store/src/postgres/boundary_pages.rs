@@ -11,12 +11,15 @@ use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::reads::{boundary_id, encoded_boundary};
 use crate::snapshot_io::PageEntry;
+use crate::statements::boundary_columns;
 use dalsegno_model::{BoundaryId, RunId};
 
 /// The boundaries after one: the first in any case, the next while the payloads before them are less than `$6` bytes.
 /// `octet_length` of a payload reads its size without the payload.
 const PAGE: &str = concat!(
-    "SELECT b.*, true AS has_payloads, \
+    "SELECT ",
+    boundary_columns!("b"),
+    ", true AS has_payloads, \
             ",
     is_dropped!(),
     " AS is_dropped, \
@@ -33,7 +36,9 @@ const PAGE: &str = concat!(
          ) AS lengths \
      ) AS page \
      CROSS JOIN LATERAL ( \
-         SELECT * FROM boundaries \
+         SELECT ",
+    boundary_columns!("boundaries"),
+    " FROM boundaries \
          WHERE run = $1 AND turn = page.turn AND boundary = page.boundary AND epoch = page.epoch \
          LIMIT 1 \
      ) AS b \

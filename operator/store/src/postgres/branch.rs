@@ -8,6 +8,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::reads::encoded_boundary;
 use crate::snapshot_io::{Branch, Walk};
+use crate::statements::boundary_columns;
 use dalsegno_model::{Digest, RunId};
 
 /// Walks from the head, or from the boundary `$6` `$7` `$8`, along the parents: down to turn `$2`, and further while a
@@ -57,7 +58,9 @@ const WALK: &str = concat!(
                     ELSE 0 \
                 END \
          FROM run CROSS JOIN live CROSS JOIN LATERAL ( \
-             SELECT * FROM boundaries \
+             SELECT ",
+    boundary_columns!("boundaries"),
+    " FROM boundaries \
              WHERE run = $1 AND turn = live.parent_turn AND boundary = live.parent_boundary \
                AND epoch = live.parent_epoch \
              LIMIT 1 \
@@ -77,7 +80,9 @@ const WALK: &str = concat!(
      FROM run LEFT JOIN ( \
          SELECT b.*, live.turn <= $3 AND live.known <> 2 AS has_payloads, s.document, s.digest AS snapshot_digest \
          FROM live CROSS JOIN LATERAL ( \
-             SELECT * FROM boundaries \
+             SELECT ",
+    boundary_columns!("boundaries"),
+    " FROM boundaries \
              WHERE run = $1 AND turn = live.turn AND boundary = live.boundary AND epoch = live.epoch \
              LIMIT 1 \
          ) b \

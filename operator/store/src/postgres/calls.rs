@@ -1,12 +1,16 @@
 //! Tool calls: claimed before their effect, completed after it, settled where the effect is unknown.
 
+use std::sync::LazyLock;
+
 use dalsegno_protocol::{Call, CallState, Limits, RawValue};
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
+use super::data_keys::with_known_key;
 use super::row::{enum_str, parse_enum, without_nul};
 use crate::db_error::{DbError, DbResult};
+use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
 use crate::transitions::SettleCall;
@@ -15,30 +19,57 @@ use dalsegno_format::size;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle};
 
-const CLAIM: &str =
-    "SELECT verdict, (call).* FROM ds_claim_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
+static CLAIM: LazyLock<String> = LazyLock::new(|| {
+    let call = CallRow::columns_of("(call)");
+    let known = with_known_key!("$13");
+    format!(
+        "{known} SELECT verdict, {call} \
+         FROM known, LATERAL ds_claim_v1(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+    )
+});
 
 /// Whether a rewind undid the turn of a call. The parameters are the run, and when the call was first seen and its turn.
 const IS_UNDONE: &str = "SELECT EXISTS (SELECT FROM audit WHERE run = $1 AND kind = $2 AND at >= $3 \
      AND (detail::jsonb #>> '{to,turn}')::integer < $4)";
 
-const COMPLETE: &str = "SELECT * FROM ds_complete_v1($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+const COMPLETE: &str = concat!(
+    with_known_key!("$10"),
+    "SELECT verdict, state, result, live \
+     FROM known, LATERAL ds_complete_v1(known.run, $2, $3, $4, $5, $6, $7, $8, $9)"
+);
 
-const ALL: &str = "SELECT * FROM calls WHERE run = $1 ORDER BY ordinal";
+/// A query of calls. `{calls}`: the columns of a call.
+fn query_of_calls(sql: &str) -> String {
+    sql.replace("{calls}", &CallRow::columns_of("calls"))
+}
 
-const TOUCHED_SINCE: &str =
-    "SELECT * FROM calls WHERE run = $1 AND coalesce(touched_turn, turn) >= $2 ORDER BY ordinal";
+static ALL: LazyLock<String> =
+    LazyLock::new(|| query_of_calls("SELECT {calls} FROM calls WHERE run = $1 ORDER BY ordinal"));
+
+static TOUCHED_SINCE: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls WHERE run = $1 AND coalesce(touched_turn, turn) >= $2 ORDER BY ordinal",
+    )
+});
 
 /// Two halves, so that each can use its own index.
-const PENDING: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
-     WHERE calls.run = $1 AND calls.state = 'planned' AND calls.turn = ds_open_turn_v1(runs) \
-     UNION ALL SELECT * FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal";
+static PENDING: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
+         WHERE calls.run = $1 AND calls.state = 'planned' AND calls.turn = ds_open_turn_v1(runs) \
+         UNION ALL SELECT {calls} FROM calls WHERE run = $1 AND state = 'started' ORDER BY ordinal",
+    )
+});
 
 /// Started calls whose attempt is over.
-const UNSETTLED: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
-     WHERE calls.run = $1 AND calls.state = 'started' \
-       AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
-     ORDER BY calls.ordinal";
+static UNSETTLED: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
+         WHERE calls.run = $1 AND calls.state = 'started' \
+           AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
+         ORDER BY calls.ordinal",
+    )
+});
 
 /// Ids of the calls that only a person can settle. Reads no payload.
 const TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run \
@@ -47,16 +78,24 @@ const TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs ON runs.id = calls
          OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
      ORDER BY calls.ordinal LIMIT $2";
 
-const OPEN_TURN: &str = "SELECT calls.* FROM calls JOIN runs ON runs.id = calls.run \
-     WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
-       AND calls.turn = ds_open_turn_v1(runs) \
-     ORDER BY calls.ordinal";
+static OPEN_TURN: LazyLock<String> = LazyLock::new(|| {
+    query_of_calls(
+        "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
+         WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
+           AND calls.turn = ds_open_turn_v1(runs) \
+         ORDER BY calls.ordinal",
+    )
+});
 
 /// Largest sum of the open calls of a run, in bytes.
 const OPEN_CALLS_LIMIT: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> DbResult<Claimed> {
+        self.with_stored_key(claim.run, || self.claim_once(claim)).await
+    }
+
+    async fn claim_once(&self, claim: &Claim) -> DbResult<Claimed> {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
@@ -95,11 +134,11 @@ impl Postgres {
         &self,
         claim: &Claim,
         encoded: Option<&[u8]>,
-        cipher: &PayloadCipher,
+        cipher: &WriteCipher,
     ) -> DbResult<PgRow> {
         let digests = cipher.call_digests(&claim.id);
         let arguments = claim.arguments.as_deref().filter(|_| encoded.is_some());
-        let query = sqlx::query(CLAIM)
+        let query = sqlx::query(AssertSqlSafe(CLAIM.as_str()))
             .bind(claim.run)
             .bind(claim.capability.as_slice())
             .bind(without_nul(&claim.id))
@@ -111,8 +150,9 @@ impl Postgres {
             .bind(OPEN_CALLS_LIMIT)
             .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
             .bind(arguments.map(|json| digests.render(json.get())))
-            .bind(cipher.has_keys());
-        self.pool.for_run(claim.run).one(query).await
+            .bind(cipher.has_keys())
+            .bind(cipher.data_key().map(|key| &**key));
+        self.pool.for_run(claim.run).optional(query).await?.ok_or(DbError::OtherDataKey)
     }
 
     async fn is_undone(&self, call: &CallRow) -> DbResult<bool> {
@@ -122,6 +162,10 @@ impl Postgres {
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> DbResult<Completed> {
+        self.with_stored_key(complete.run, || self.complete_once(complete)).await
+    }
+
+    async fn complete_once(&self, complete: &Complete) -> DbResult<Completed> {
         let cipher = self.cipher_to_write(complete.run).await?;
         let result = encode_payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
         let query = sqlx::query(COMPLETE)
@@ -133,25 +177,28 @@ impl Postgres {
             .bind(result)
             .bind(size::of_json(complete.result.as_deref()))
             .bind(OPEN_CALLS_LIMIT)
-            .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher));
-        let row = self.pool.for_run(complete.run).one(query).await?;
+            .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher))
+            .bind(cipher.data_key().map(|key| &**key));
+        let row = self.pool.for_run(complete.run).optional(query).await?.ok_or(DbError::OtherDataKey)?;
         parse_completed(&row, complete, &cipher)
     }
 
     pub(super) async fn do_settle(&self, settle: &Settle) -> DbResult<Completed> {
+        // A person settles rarely: the data key is read anew, so that it is the stored one.
+        self.keys.forget(settle.run);
         let cipher = self.cipher_to_write(settle.run).await?;
-        self.transact(settle.run, &SettleCall::of(settle, cipher)?).await
+        self.transact(settle.run, &SettleCall::of(settle, PayloadCipher::clone(&cipher))?).await
     }
 
     pub(super) async fn do_calls(&self, run: RunId, which: CallFilter) -> DbResult<Vec<Call>> {
         let sql = match which {
-            CallFilter::All => ALL,
-            CallFilter::TouchedSince(_) => TOUCHED_SINCE,
-            CallFilter::Pending => PENDING,
-            CallFilter::Unsettled => UNSETTLED,
-            CallFilter::OpenTurn => OPEN_TURN,
+            CallFilter::All => &ALL,
+            CallFilter::TouchedSince(_) => &TOUCHED_SINCE,
+            CallFilter::Pending => &PENDING,
+            CallFilter::Unsettled => &UNSETTLED,
+            CallFilter::OpenTurn => &OPEN_TURN,
         };
-        let query = sqlx::query(sql).bind(run);
+        let query = sqlx::query(AssertSqlSafe(sql.as_str())).bind(run);
         let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
         let rows = self.pool.all(query).await?;
         let rows = rows.iter().map(CallRow::read).collect::<DbResult<Vec<_>>>()?;

@@ -5,8 +5,8 @@ use super::commit_statement::{Extras, Proposed, commit_one, parse_committed};
 use super::row::{boundary_number, digest};
 use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::{self, EncodedOps, MAX_BATCHED_BYTES};
+use crate::keys::WriteCipher;
 use crate::transitions::Finish;
-use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::{Commit, Committed, Digest, FinishCall};
 
 /// The digest of the boundary with this commit id on the live branch.
@@ -15,6 +15,10 @@ const STORED_DIGEST: &str = "SELECT digest FROM boundaries \
 
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> DbResult<Committed> {
+        self.with_stored_key(commit.run, || self.commit_once(commit)).await
+    }
+
+    async fn commit_once(&self, commit: &Commit) -> DbResult<Committed> {
         let cipher = self.cipher_to_write(commit.run).await?;
         let proposed = Proposed::new(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None)?;
         let committed = match self.send(commit, proposed, &cipher).await? {
@@ -50,7 +54,7 @@ impl Postgres {
     async fn send_without_base(
         &self,
         commit: &Commit,
-        cipher: &PayloadCipher,
+        cipher: &WriteCipher,
         unkeyed_digest: Option<Digest>,
     ) -> DbResult<Committed> {
         let proposed = Proposed::new(commit, EncodedOps::plain(commit, cipher)?, cipher, unkeyed_digest)?;
@@ -59,7 +63,7 @@ impl Postgres {
     }
 
     /// Measures the state at the head and sends the ops that fit it; starts over if the head has moved in between.
-    async fn send_counted(&self, commit: &Commit, cipher: &PayloadCipher) -> DbResult<Committed> {
+    async fn send_counted(&self, commit: &Commit, cipher: &WriteCipher) -> DbResult<Committed> {
         while let Some(ops) =
             encoded_ops::encode_with_state_size(&self.snapshot_store(), commit, cipher).await?
         {
@@ -76,7 +80,7 @@ impl Postgres {
         &self,
         commit: &Commit,
         proposed: Proposed,
-        cipher: &PayloadCipher,
+        cipher: &WriteCipher,
     ) -> DbResult<Option<Committed>> {
         let has_extras = !commit.calls.is_empty()
             || !commit.open_calls.is_empty()

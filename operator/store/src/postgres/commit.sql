@@ -3,9 +3,10 @@
 -- Invariant: every check uses `head`, the rows of the runs as they are once this statement holds their locks. A
 -- transaction that waited for a lock sees there what the one before it wrote. A read of any other table would see the
 -- data as of the start of this statement, so there is none except in `ds_apply_records_v1`, whose own statements begin
--- when they are reached.
+-- when they are reached, and that of the data key: what it misses is a key that was stored meanwhile, and then nothing
+-- is written.
 --
--- Parameters $1 to $20 are arrays with one entry for each boundary (`commit_statement.rs` derives the text for one
+-- Parameters $1 to $21 are arrays with one entry for each boundary (`commit_statement.rs` derives the text for one
 -- boundary, where they are values):
 --  $1 run  $2 capability  $3 turn  $4 boundary  $5 commit id  $6 digest of the body
 --  $7 ops  $8 their digest  $9 whether they are full  $10 events  $11 their digest  $12 how many events
@@ -13,14 +14,15 @@
 -- $18 content hash of the boundary that the ops are a delta of, or whose state was measured; null if there is none
 -- $19 digest of the body from before the run had a key, or null
 -- $20 bytes of the state after the boundary if it is full or has a base ($18); otherwise the most that it adds to it
+-- $21 the wrapped data key under which its payloads are sealed, or null
 -- The others are for a boundary that is alone in its statement. The text for boundaries without these extras leaves out
 -- everything between `extras {` and `}`:
--- $21 outcome of the finish, or null  $22 its reason  $23 message  $24 output
--- $25 ids of planned calls  $26 their policies  $27 keys  $28 arguments
--- $29 digest of the changes of records, or null  $30 their operations  $31 spaces  $32 keys  $33 entry ids  $34 values
--- $35 sizes  $36 the changes as they came, without values  $37 bytes of the planned calls' arguments
--- $38 digests of their keys, as the audit records them  $39 of their arguments
--- $40 ids of calls that may stay without an outcome
+-- $22 outcome of the finish, or null  $23 its reason  $24 message  $25 output
+-- $26 ids of planned calls  $27 their policies  $28 keys  $29 arguments
+-- $30 digest of the changes of records, or null  $31 their operations  $32 spaces  $33 keys  $34 entry ids  $35 values
+-- $36 sizes  $37 the changes as they came, without values  $38 bytes of the planned calls' arguments
+-- $39 digests of their keys, as the audit records them  $40 of their arguments
+-- $41 ids of calls that may stay without an outcome
 WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS idx, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
@@ -40,20 +42,20 @@ proposed AS (
            $6[idx] AS digest, $8[idx] AS ops_digest, $9[idx] AS is_full, $11[idx] AS events_digest,
            $12[idx] AS event_count, $13[idx] AS tokens_in, $14[idx] AS tokens_out, $15[idx] AS tool_calls,
            $16[idx] AS cost_micro_usd, $17[idx] AS trigger_word, $18[idx] AS base, $19[idx] AS unkeyed_digest,
-           $20[idx] AS size,
+           $20[idx] AS size, $21[idx] AS data_key,
            CASE WHEN $9[idx] OR $18[idx] IS NOT NULL THEN $20[idx] ELSE bytes_before + $20[idx] END AS state_bytes,
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[idx] AS position,
            own_open_calls
                -- extras {
-               - CASE WHEN $21 IS NULL AND own_open_calls > 0 THEN ds_named_open_calls_v1(id, $40) ELSE 0 END
+               - CASE WHEN $22 IS NULL AND own_open_calls > 0 THEN ds_named_open_calls_v1(id, $41) ELSE 0 END
                -- }
                AS unnamed_calls,
            -- extras {
-           CASE WHEN cardinality($25) > 0 THEN ds_open_calls_planned_v1(id, $3[idx], $25, $27, $37) END AS open_calls,
+           CASE WHEN cardinality($26) > 0 THEN ds_open_calls_planned_v1(id, $3[idx], $26, $28, $38) END AS open_calls,
            -- }
-           CASE WHEN $29 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $29) END
+           CASE WHEN $30 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $30) END
                AS records_digest
     FROM head
 ),
@@ -67,6 +69,10 @@ checked AS MATERIALIZED (
            CASE
                -- A proposed capability is never null.
                WHEN capability IS DISTINCT FROM proposed_capability THEN 'fenced'
+               -- A failover may have lost a key that the process has cached.
+               WHEN data_key IS NOT NULL AND lifecycle = 'live'
+                AND NOT EXISTS (SELECT FROM data_keys WHERE run = proposed.id AND wrapped = proposed.data_key)
+                   THEN 'other data key'
                WHEN (head_turn, head_boundary, head_commit_id) = (turn, boundary, commit_id)
                 AND (head_digest = digest OR head_digest = unkeyed_digest)
                    THEN 'duplicate'
@@ -100,7 +106,7 @@ inserted_boundaries AS (
     )
     SELECT id, turn, boundary, epoch, head_turn, head_boundary, head_epoch, parent_hash, content_hash, attempt,
            position, commit_id, digest, now, $7[idx], ops_digest, is_full, $10[idx], events_digest, event_count,
-           tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, $21 IS NOT NULL, records_digest
+           tokens_in, tokens_out, tool_calls, cost_micro_usd, trigger_word, $22 IS NOT NULL, records_digest
     FROM accepted
 ),
 -- extras {
@@ -109,7 +115,7 @@ planned AS (
     INSERT INTO calls (run, id, turn, policy, key, state, arguments, arguments_bytes, created_at)
     SELECT accepted.id, call.id, accepted.turn, call.policy, call.key, 'planned', call.arguments, call.bytes,
            accepted.now
-    FROM accepted, unnest($25, $26, $27, $28, $37) WITH ORDINALITY AS call (id, policy, key, arguments, bytes, idx)
+    FROM accepted, unnest($26, $27, $28, $29, $38) WITH ORDINALITY AS call (id, policy, key, arguments, bytes, idx)
     ORDER BY call.idx
     ON CONFLICT (run, id) DO UPDATE SET turn = excluded.turn
     WHERE calls.state = 'planned' AND calls.turn <> excluded.turn
@@ -128,17 +134,17 @@ audited_plan AS (
                 ELSE jsonb_build_object('call', call.id)
             END
             ORDER BY call.idx))::text AS detail
-        FROM planned JOIN unnest($25, $26, $38, $39) WITH ORDINALITY AS call (id, policy, key, arguments, idx)
+        FROM planned JOIN unnest($26, $27, $39, $40) WITH ORDINALITY AS call (id, policy, key, arguments, idx)
           ON call.id = planned.id
         HAVING count(*) > 0
     ) AS text
-    WHERE cardinality($25) > 0
+    WHERE cardinality($26) > 0
     RETURNING run, seq, hash
 ),
 recorded AS MATERIALIZED (
-    SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $29, $30, $31, $32, $33, $34, $35, $36) AS count
+    SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $30, $31, $32, $33, $34, $35, $36, $37) AS count
     FROM accepted
-    WHERE $29 IS NOT NULL
+    WHERE $30 IS NOT NULL
 ),
 audited AS (
     INSERT INTO audit (run, seq, at, kind, actor, detail, parent_hash, hash)
@@ -149,8 +155,8 @@ audited AS (
     LATERAL (
         SELECT coalesce(audited_plan.seq, audit_seq) AS seq, coalesce(audited_plan.hash, audit_hash) AS hash
     ) AS last,
-    LATERAL (SELECT jsonb_build_object('attempt', attempt, 'outcome', $21, 'reason', $22)::text AS detail) AS text
-    WHERE $21 IS NOT NULL
+    LATERAL (SELECT jsonb_build_object('attempt', attempt, 'outcome', $22, 'reason', $23)::text AS detail) AS text
+    WHERE $22 IS NOT NULL
     RETURNING run, seq, hash
 ),
 -- }
@@ -171,12 +177,12 @@ updated_runs AS (
         -- extras {
         open_calls_bytes = coalesce(accepted.open_calls, open_calls_bytes),
         open_calls_turn = CASE WHEN accepted.open_calls IS NULL THEN open_calls_turn ELSE accepted.turn END,
-        lifecycle = CASE WHEN $21 IS NULL THEN 'live' ELSE 'finished' END,
-        finish_outcome = $21, finish_reason = $22, finish_message = $23, finish_output = $24,
-        finish_commit_id = CASE WHEN $21 IS NOT NULL THEN accepted.commit_id END,
-        finish_digest = CASE WHEN $21 IS NOT NULL THEN accepted.digest END,
-        finish_at = CASE WHEN $21 IS NOT NULL THEN accepted.now END,
-        changed_at = CASE WHEN $21 IS NULL THEN changed_at ELSE accepted.now END,
+        lifecycle = CASE WHEN $22 IS NULL THEN 'live' ELSE 'finished' END,
+        finish_outcome = $22, finish_reason = $23, finish_message = $24, finish_output = $25,
+        finish_commit_id = CASE WHEN $22 IS NOT NULL THEN accepted.commit_id END,
+        finish_digest = CASE WHEN $22 IS NOT NULL THEN accepted.digest END,
+        finish_at = CASE WHEN $22 IS NOT NULL THEN accepted.now END,
+        changed_at = CASE WHEN $22 IS NULL THEN changed_at ELSE accepted.now END,
         audit_seq = coalesce(audited.seq, audited_plan.seq, runs.audit_seq),
         audit_hash = coalesce(audited.hash, audited_plan.hash, runs.audit_hash),
         -- }

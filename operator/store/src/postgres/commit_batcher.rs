@@ -15,6 +15,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use prometheus_client::metrics::histogram::Histogram;
 use sqlx::Row as _;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -37,6 +38,8 @@ pub(super) struct CommitBatcher {
     pool: Arc<Pool>,
     slots: Arc<Semaphore>,
     pending: Mutex<VecDeque<PendingCommit>>,
+    /// Counts the boundaries of each statement.
+    sizes: Histogram,
 }
 
 struct PendingCommit {
@@ -70,8 +73,8 @@ impl PendingCommit {
 }
 
 impl CommitBatcher {
-    pub fn new(pool: Arc<Pool>) -> Arc<Self> {
-        Arc::new(Self { pool, slots: Arc::new(Semaphore::new(SLOTS)), pending: Mutex::default() })
+    pub fn new(pool: Arc<Pool>, sizes: Histogram) -> Arc<Self> {
+        Arc::new(Self { pool, slots: Arc::new(Semaphore::new(SLOTS)), pending: Mutex::default(), sizes })
     }
 
     /// `None`: the turn is the next one, but the ops were encoded against another head.
@@ -106,6 +109,7 @@ impl CommitBatcher {
 
     /// Sends a commit on the caller's own task: nothing is pending, and no other task must wake up for it.
     async fn commit_now(&self, slot: Slot, proposed: &Proposed) -> DbResult<Option<Committed>> {
+        self.sizes.observe(1.0);
         let result = self.pool.optional(commit_batch(&[proposed])).await;
         drop(slot);
         match result {
@@ -118,6 +122,7 @@ impl CommitBatcher {
 
     async fn send_batch(&self, batch: Vec<PendingCommit>) {
         let proposed: Vec<_> = batch.iter().map(|one| &one.proposed).collect();
+        self.sizes.observe(proposed.len() as f64);
         match self.pool.all(commit_batch(&proposed)).await {
             Ok(rows) => {
                 for one in batch {

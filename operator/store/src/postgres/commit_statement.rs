@@ -1,6 +1,6 @@
 //! The statement that commits boundaries: one boundary with everything that it brings, or many small ones.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use dalsegno_protocol::{Limits, PlannedCall, Usage};
 use sqlx::postgres::{PgArguments, PgRow, Postgres};
@@ -14,6 +14,7 @@ use super::row::{
 };
 use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::EncodedOps;
+use crate::keys::WriteCipher;
 use crate::reads::encode_payload;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use dalsegno_format::{codec, header, size};
@@ -50,7 +51,7 @@ fn without_extras(sql: &str) -> String {
     let first = parts.next().into_iter();
     let rest = parts.filter_map(|part| part.split_once("-- }")).map(|(_, after)| after);
     let left: String = first.chain(rest).collect();
-    left.replace("$21", "NULL::text").replace("$29", "NULL::bytea")
+    left.replace("$22", "NULL::text").replace("$30", "NULL::bytea")
 }
 
 /// A boundary as its statement takes it.
@@ -70,6 +71,7 @@ pub(super) struct Proposed {
     event_count: i64,
     usage: Usage,
     trigger: Option<String>,
+    data_key: Option<Arc<[u8]>>,
 }
 
 impl Proposed {
@@ -78,7 +80,7 @@ impl Proposed {
     pub fn new(
         commit: &Commit,
         ops: EncodedOps,
-        cipher: &PayloadCipher,
+        cipher: &WriteCipher,
         unkeyed_digest: Option<Digest>,
     ) -> DbResult<Self> {
         let Commit { run, capability, turn, boundary, commit_id, .. } = *commit;
@@ -102,6 +104,7 @@ impl Proposed {
             event_count: commit.events.len() as i64,
             usage: commit.usage,
             trigger: commit.trigger.as_deref().map(without_nul),
+            data_key: cipher.data_key().cloned(),
         })
     }
 
@@ -182,7 +185,8 @@ fn bind<'q>(sql: &'static str, batch: &[&'q Proposed]) -> Query<'q, Postgres, Pg
     let query = bind_each(query, batch, |it| it.trigger.as_deref());
     let query = bind_each(query, batch, |it| bytes(&it.ops.base));
     let query = bind_each(query, batch, |it| bytes(&it.unkeyed_digest));
-    bind_each(query, batch, |it| it.ops.size)
+    let query = bind_each(query, batch, |it| it.ops.size);
+    bind_each(query, batch, |it| it.data_key.as_deref())
 }
 
 /// Binds the next parameter: a value for one boundary, an array for several.
@@ -222,6 +226,7 @@ pub(super) fn parse_committed(row: &PgRow) -> DbResult<Option<Committed>> {
         "too large" => Committed::TooLarge,
         "calls too large" => Committed::CallsTooLarge,
         "not found" => Committed::NotFound,
+        "other data key" => return Err(DbError::OtherDataKey),
         other => return Err(DbError::unknown_value("verdict on a commit", other)),
     }))
 }

@@ -7,16 +7,17 @@ use super::pool::Pool;
 use super::row::{boundary_number, digest};
 use super::snapshot::SnapshotStore;
 use crate::compaction::{self, CompactionStep, ObsoleteSnapshot, SnapshotGc, TruncateTo};
-use crate::db_error::DbResult;
+use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::reads::boundary_id;
 use crate::snapshot_writer::ReadBack;
 use dalsegno_model::{Digest, Dropped, Result, RunId};
 
+const RUNS_TO_COMPACT: &str = compaction::runs_to_compact!("runs");
+
 impl Postgres {
     pub(super) async fn do_runs_to_compact(&self, after: RunId) -> DbResult<Vec<RunId>> {
-        let rows =
-            self.pool.all(sqlx::query(compaction::RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS)).await?;
+        let rows = self.pool.all(sqlx::query(RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS)).await?;
         rows.iter().map(|row| Ok(row.try_get("id")?)).collect()
     }
 
@@ -38,6 +39,20 @@ impl SnapshotGc for SnapshotStore<'_, Pool> {
 
     async fn discard(&self, spent: ObsoleteSnapshot) -> Result<u64> {
         discard(self.executor, spent).await.map_err(|fault| fault.with_context("deleting a snapshot"))
+    }
+
+    async fn ended_keep_last(&self, run: RunId) -> Result<Option<i32>> {
+        let read = async {
+            let row = self.executor.optional(sqlx::query(compaction::ENDED_KEEP_LAST).bind(run)).await?;
+            Ok(row.map(|row| row.try_get("keep_last")).transpose()?)
+        };
+        read.await.map_err(|fault: DbError| fault.with_context("reading how many boundaries a run keeps"))
+    }
+
+    async fn mark_compacted(&self, run: RunId, keep_last: i32) -> Result<()> {
+        let query = sqlx::query(compaction::MARK_COMPACTED).bind(run).bind(keep_last);
+        let marked = self.executor.for_run(run).optional(query).await;
+        marked.map(drop).map_err(|fault| fault.with_context("recording that nothing is left to drop"))
     }
 }
 

@@ -18,7 +18,7 @@ use dalsegno_model::{Created, NamespaceAdoption, NewRun, RequestedBy, RunId};
 /// time, the other one has committed.
 const MAX_ROUNDS: usize = 8;
 
-const ADOPT_PAGE: &str = "SELECT * FROM ds_adopt_namespace_v2($1, $2, $3, $4, $5, $6)";
+const ADOPT_PAGE: &str = "SELECT next, moved FROM ds_adopt_namespace_v2($1, $2, $3, $4, $5, $6)";
 
 impl Postgres {
     pub(super) async fn do_create_run(&self, new: &NewRun) -> DbResult<Created> {

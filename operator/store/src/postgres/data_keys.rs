@@ -9,13 +9,34 @@ use super::query::QueryExecutor;
 use super::row::without_nul;
 use super::snapshot::SnapshotStore;
 use crate::db_error::{DbError, DbResult};
-use crate::keys::{DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Rewrapping, Wrapped};
+use crate::keys::{
+    DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Rewrapping, Wrapped, WriteCipher,
+};
 use crate::statements::COUNT_UNSEALED;
 use dalsegno_format::seal::{PayloadCipher, SEALED};
 use dalsegno_model::{Result, RunId, Shred, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS is_live \
      FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";
+
+/// SQL: a `WITH` whose table `known` has one row, the run `$1`, if the run has ended, or if its data key is this
+/// parameter, or if the parameter is null. So a function that is called for each row of `known` does not run with a data
+/// key that a failover has lost.
+macro_rules! with_known_key {
+    ($data_key:literal) => {
+        concat!(
+            "WITH known AS MATERIALIZED ( \
+                 SELECT $1::uuid AS run WHERE ",
+            $data_key,
+            "::bytea IS NULL \
+                    OR EXISTS (SELECT FROM data_keys WHERE run = $1 AND wrapped = ",
+            $data_key,
+            ") OR EXISTS (SELECT FROM runs WHERE id = $1 AND lifecycle <> 'live') \
+             ) "
+        )
+    };
+}
+pub(super) use with_known_key;
 
 /// Inserts this key if the run is live and has none, once no other transaction holds the lock of its row, and returns
 /// the key that is stored. Of two that insert at once the second gets no row: it must read again.
@@ -64,8 +85,23 @@ impl Postgres {
     }
 
     /// The cipher that writes a run's payloads.
-    pub(super) async fn cipher_to_write(&self, run: RunId) -> DbResult<PayloadCipher> {
+    pub(super) async fn cipher_to_write(&self, run: RunId) -> DbResult<WriteCipher> {
         Ok(self.keys.cipher_to_write(&self.snapshot_store(), run).await?)
+    }
+
+    /// Does work that seals payloads of a run. If another data key is stored than this process has cached, the work has
+    /// written nothing and is done once more with the stored key.
+    pub(super) async fn with_stored_key<T, F>(&self, run: RunId, work: impl Fn() -> F) -> DbResult<T>
+    where
+        F: Future<Output = DbResult<T>>,
+    {
+        match work().await {
+            Err(DbError::OtherDataKey) => {
+                self.keys.forget(run);
+                work().await
+            }
+            done => done,
+        }
     }
 
     /// Fails where this process has no keys and cannot tell whether a body equals the stored one.

@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use jiff::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
@@ -10,7 +9,7 @@ use super::Postgres;
 use super::row::parse_enum;
 use crate::db_error::{DbError, DbResult, timestamp};
 use crate::reads::ClockSql;
-use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey};
+use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey, PollSince};
 
 static POLL: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "greatest", least: "least", now: "now", beat_since: "beat_since" };
@@ -18,9 +17,11 @@ static POLL: LazyLock<String> = LazyLock::new(|| {
 });
 
 impl Postgres {
-    pub(super) async fn do_poll_deadlines(&self, since: Timestamp) -> DbResult<DeadlinePoll> {
-        let query =
-            sqlx::query(AssertSqlSafe(POLL.as_str())).bind(since.as_millisecond()).bind(HEARTBEAT_GAP_MS);
+    pub(super) async fn do_poll_deadlines(&self, since: PollSince) -> DbResult<DeadlinePoll> {
+        let query = sqlx::query(AssertSqlSafe(POLL.as_str()))
+            .bind(since.transitions.as_millisecond())
+            .bind(HEARTBEAT_GAP_MS)
+            .bind(since.heads.as_millisecond());
         let rows = self.pool.all(query).await?;
         let store = rows.first().ok_or_else(|| DbError::Corrupt("the store's row is missing".into()))?;
         let mut poll = DeadlinePoll {
@@ -32,10 +33,12 @@ impl Postgres {
         };
         for row in &rows {
             let Some(object) = object(row)? else { continue };
-            if row.try_get("changed")? {
+            let (transition, head_moved) = (row.try_get("transition")?, row.try_get("head_moved")?);
+            if transition || head_moved {
                 poll.changed.push(Changed {
                     object: object.clone(),
-                    transition: row.try_get("transition")?,
+                    transition,
+                    head_moved,
                     transition_at: timestamp(row.try_get("changed_at")?)?,
                 });
             }

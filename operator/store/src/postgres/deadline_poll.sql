@@ -1,9 +1,10 @@
 -- Reads all runs once. The first row carries the store's columns. There is one row for each run whose deadline has
--- expired or which has changed since $1; if there is none, one row has the store's columns alone.
+-- expired, which has had a transition since $1, or whose head has moved since $3; if there is none, one row has the
+-- store's columns alone.
 --
 -- A deadline counts only while the gateways send heartbeats. `{first_expired}`: the deadline rule (reads/deadlines.rs).
 --
--- $1 since  $2 longest gap between two gateway heartbeats, in milliseconds
+-- $1 since, for transitions  $2 longest gap between two gateway heartbeats, in milliseconds  $3 since, for heads
 WITH clock AS MATERIALIZED (
     SELECT id, beat_since, now, abs(now - beat_last) <= $2 AS fresh
     FROM store, ds_now_v1() AS now
@@ -23,18 +24,17 @@ finished AS (
 )
 SELECT clock.now, clock.id AS store_id,
        (SELECT count(*) FROM live WHERE attempt_state = 'attached') AS active,
-       run.namespace, run.name, run.object_uid, run.attempt, run.deadline, run.changed, run.transition,
+       run.namespace, run.name, run.object_uid, run.attempt, run.deadline, run.transition, run.head_moved,
        run.changed_at
 FROM clock
 LEFT JOIN (
     SELECT namespace, name, object_uid, attempt, deadline,
-           changed_at >= $1 OR coalesce(head_at >= $1, false) AS changed, changed_at >= $1 AS transition,
-           changed_at
+           changed_at >= $1 AS transition, coalesce(head_at >= $3, false) AS head_moved, changed_at
     FROM live
-    WHERE deadline IS NOT NULL OR changed_at >= $1 OR head_at >= $1
+    WHERE deadline IS NOT NULL OR changed_at >= $1 OR head_at >= $3
     UNION ALL
-    SELECT namespace, name, object_uid, attempt, NULL, true, changed_at >= $1, changed_at
+    SELECT namespace, name, object_uid, attempt, NULL, changed_at >= $1, coalesce(head_at >= $3, false), changed_at
     FROM finished
-    WHERE changed_at >= $1 OR head_at >= $1
+    WHERE changed_at >= $1 OR head_at >= $3
 ) AS run ON true
 ORDER BY run.namespace, run.name

@@ -20,7 +20,7 @@ impl Failure {
     pub fn of(fault: &DbError) -> Self {
         match (fault, fault.code()) {
             (_, Some(code)) => Self::of_code(&code),
-            (DbError::Unusable(_), None) => Self::Statement,
+            (DbError::Unusable(_) | DbError::OtherDataKey, None) => Self::Statement,
             (DbError::Corrupt(_) | DbError::Gone(_) | DbError::Full(_), None) => Self::Server,
             (DbError::Database(_), None) => Self::Connection,
         }

@@ -18,7 +18,14 @@ use dalsegno_model::{
 /// The store's clock.
 pub(super) const NOW: &str = "ds_now_v1()";
 
-const ATTEMPT: &str = "SELECT * FROM attempts WHERE run = $1 AND number = $2";
+/// The query of an attempt, by its run and its number.
+pub(super) fn attempt_query<'q>() -> Query<'q, sqlx::Postgres, PgArguments> {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        let attempt = AttemptRow::columns_of("attempts");
+        format!("SELECT {attempt} FROM attempts WHERE run = $1 AND number = $2")
+    });
+    sqlx::query(AssertSqlSafe(SQL.as_str()))
+}
 
 const GET_REVISION: &str = "SELECT document FROM revisions WHERE hash = $1";
 
@@ -70,7 +77,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_attempt(&self, run: RunId, number: i32) -> DbResult<Option<Attempt>> {
-        let row = self.pool.optional(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
+        let row = self.pool.optional(attempt_query().bind(run).bind(number)).await?;
         row.map(|row| AttemptRow::read(&row)?.record()).transpose()
     }
 

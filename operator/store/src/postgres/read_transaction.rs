@@ -1,5 +1,6 @@
 //! A read transaction: all its reads see the database as it was when it began. It has a connection of its own.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,6 +21,9 @@ use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
 use crate::reads::{CallRow, RunRow, encoded_boundary, stored_batch, stored_record};
+use crate::statements::{
+    anchor_columns, audit_columns, boundary_columns, leaf_columns, record_change_columns, record_columns,
+};
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::seal::PayloadCipher;
@@ -35,16 +39,24 @@ const SELECT_KEY: &str = "SELECT pkcs8 FROM signing_key";
 const INSERT_KEY: &str =
     "INSERT INTO signing_key (pkcs8, created_at) VALUES ($1, ds_now_v1()) ON CONFLICT DO NOTHING";
 
-const RUNS: &str = "SELECT * FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2";
+static RUNS: LazyLock<String> = LazyLock::new(|| {
+    let run = RunRow::columns_of("runs");
+    format!("SELECT {run} FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2")
+});
 
-const AUDIT: &str = "SELECT * FROM ( \
+const AUDIT: &str = concat!(
+    "SELECT * FROM ( \
          SELECT *, sum(octet_length(detail)) \
              OVER (ORDER BY run, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-         FROM (SELECT * FROM audit WHERE (run, seq) > ($1, $2) AND run <= $3 ORDER BY run, seq LIMIT $4) AS next \
+         FROM (SELECT ",
+    audit_columns!(),
+    " FROM audit WHERE (run, seq) > ($1, $2) AND run <= $3 ORDER BY run, seq LIMIT $4) AS next \
      ) AS page \
-     WHERE coalesce(before, 0) < $5 ORDER BY run, seq";
+     WHERE coalesce(before, 0) < $5 ORDER BY run, seq"
+);
 
-const PURGES: &str = "SELECT * FROM purges WHERE run > $1 AND run <= $2 ORDER BY run LIMIT $3";
+const PURGES: &str =
+    concat!("SELECT ", audit_columns!(), " FROM purges WHERE run > $1 AND run <= $2 ORDER BY run LIMIT $3");
 
 /// A page of boundaries. `octet_length` of a payload reads its size without the payload.
 const BOUNDARIES: &str = concat!(
@@ -53,11 +65,13 @@ const BOUNDARIES: &str = concat!(
                 sum(coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0)) \
                     OVER (ORDER BY run, turn, boundary, epoch \
                           ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-         FROM (SELECT * FROM boundaries \
+         FROM (SELECT run, turn, boundary, epoch, ops, events FROM boundaries \
                WHERE (run, turn, boundary, epoch) > ($1, $2, $3, $4) AND run <= $5 \
                ORDER BY run, turn, boundary, epoch LIMIT $6) AS next \
      ) \
-     SELECT b.*, true AS has_payloads, \
+     SELECT ",
+    boundary_columns!("b"),
+    ", true AS has_payloads, \
             ",
     is_dropped!(),
     " AS is_dropped, \
@@ -66,11 +80,20 @@ const BOUNDARIES: &str = concat!(
      WHERE coalesce(page.before, 0) < $7 ORDER BY run, turn, boundary, epoch"
 );
 
-const LEAVES: &str =
-    "SELECT * FROM anchor_leaves WHERE (anchor, run) > ($1, $2) ORDER BY anchor, run LIMIT $3";
+const ANCHORS: &str =
+    concat!("SELECT ", anchor_columns!(), " FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
 
-const LEAVES_BY_RUN: &str = "SELECT * FROM anchor_leaves WHERE (run, anchor) > ($1, $2) AND run <= $3 \
-     ORDER BY run, anchor LIMIT $4";
+const LEAVES: &str = concat!(
+    "SELECT ",
+    leaf_columns!(),
+    " FROM anchor_leaves WHERE (anchor, run) > ($1, $2) ORDER BY anchor, run LIMIT $3"
+);
+
+const LEAVES_BY_RUN: &str = concat!(
+    "SELECT ",
+    leaf_columns!(),
+    " FROM anchor_leaves WHERE (run, anchor) > ($1, $2) AND run <= $3 ORDER BY run, anchor LIMIT $4"
+);
 
 /// A page of calls of the run `$1`. `$after`: a condition that excludes the earlier pages.
 macro_rules! calls_sql {
@@ -81,35 +104,46 @@ macro_rules! calls_sql {
                         sum(coalesce(octet_length(arguments), 0) + coalesce(octet_length(result), 0)) \
                             OVER (ORDER BY turn, ordinal, id \
                                   ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-                 FROM (SELECT * FROM calls WHERE run = $1 ",
+                 FROM (SELECT run, id, turn, ordinal, arguments, result FROM calls WHERE run = $1 ",
             $after,
             " ORDER BY turn, ordinal, id LIMIT $2) AS next \
              ) \
-             SELECT c.* FROM page JOIN calls c USING (run, id) \
+             SELECT {calls} FROM page JOIN calls c USING (run, id) \
              WHERE coalesce(page.before, 0) < $3 ORDER BY c.turn, c.ordinal, c.id"
         )
     };
 }
 
-const FIRST_CALLS: &str = calls_sql!("");
+static FIRST_CALLS: LazyLock<String> =
+    LazyLock::new(|| calls_sql!("").replace("{calls}", &CallRow::columns_of("c")));
 
-const CALLS: &str = calls_sql!("AND (turn, ordinal, id) > ($4, $5, $6)");
+static CALLS: LazyLock<String> = LazyLock::new(|| {
+    calls_sql!("AND (turn, ordinal, id) > ($4, $5, $6)").replace("{calls}", &CallRow::columns_of("c"))
+});
 
-const BATCHES: &str = "SELECT * FROM ( \
+const BATCHES: &str = concat!(
+    "SELECT * FROM ( \
          SELECT *, sum(octet_length(batch)) \
              OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-         FROM (SELECT * FROM record_changes WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3) AS next \
+         FROM (SELECT ",
+    record_change_columns!(),
+    " FROM record_changes WHERE run = $1 AND seq > $2 ORDER BY seq LIMIT $3) AS next \
      ) AS page \
-     WHERE coalesce(before, 0) < $4 ORDER BY seq";
+     WHERE coalesce(before, 0) < $4 ORDER BY seq"
+);
 
-const RECORDS: &str = "WITH page AS ( \
+const RECORDS: &str = concat!(
+    "WITH page AS ( \
          SELECT space, key, seq, sum(octet_length(value)) \
              OVER (ORDER BY space, key, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
          FROM (SELECT space, key, seq, value FROM held_records \
                WHERE run = $1 AND (space, key, seq) > ($2, $3, $4) ORDER BY space, key, seq LIMIT $5) AS next \
      ) \
-     SELECT r.* FROM page JOIN records r USING (space, key, seq) \
-     WHERE r.run = $1 AND coalesce(page.before, 0) < $6 ORDER BY space, key, seq";
+     SELECT ",
+    record_columns!(),
+    " FROM page JOIN records r USING (space, key, seq) \
+     WHERE r.run = $1 AND coalesce(page.before, 0) < $6 ORDER BY space, key, seq"
+);
 
 impl Postgres {
     /// Writes nothing if there is a key. Two processes that insert a key at once both read the same one afterwards.
@@ -189,7 +223,7 @@ impl ReadTransaction for PgReadTransaction {
     }
 
     async fn runs(&mut self, after: Option<RunId>) -> Result<Vec<RunHead>> {
-        let query = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS);
+        let query = sqlx::query(AssertSqlSafe(RUNS.as_str())).bind(after).bind(PAGE_ROWS);
         self.list(query, |row| RunRow::read(row)?.run_head())
             .await
             .map_err(|fault| fault.with_context("reading the runs"))
@@ -232,7 +266,7 @@ impl ReadTransaction for PgReadTransaction {
     }
 
     async fn anchors(&mut self, after: i64) -> Result<Vec<AnchorRow>> {
-        let query = sqlx::query("SELECT * FROM anchors WHERE seq > $1 ORDER BY seq LIMIT $2");
+        let query = sqlx::query(ANCHORS);
         self.list(query.bind(after).bind(PAGE_ROWS), anchor_row)
             .await
             .map_err(|fault| fault.with_context("reading the anchors"))
@@ -255,7 +289,8 @@ impl ReadTransaction for PgReadTransaction {
     }
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
-        let query = sqlx::query(if after.is_some() { CALLS } else { FIRST_CALLS });
+        let query =
+            sqlx::query(AssertSqlSafe(if after.is_some() { CALLS.as_str() } else { FIRST_CALLS.as_str() }));
         let query = query.bind(run).bind(PAGE_ROWS).bind(PAGE_BYTES);
         let query = match after {
             Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),

@@ -5,16 +5,20 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::Postgres;
+use super::data_keys::with_known_key;
 use super::record_columns::RecordColumns;
 use super::row::{any_sealed, digest, without_nul};
 use crate::db_error::{DbError, DbResult};
+use crate::keys::WriteCipher;
 use crate::statements::{first_of_key, held_records, last_replacement};
 use dalsegno_format::records::{after_prefix, page, payload};
 use dalsegno_format::seal::{AadContext, PayloadCipher};
 use dalsegno_model::{Digest, RecordBatch, RecordPage, RecordQuery, RunId, Written};
 
-const WRITE: &str =
-    "SELECT ds_write_records_v1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict";
+const WRITE: &str = concat!(
+    with_known_key!("$13"),
+    "SELECT ds_write_records_v1(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict FROM known"
+);
 
 const STORED_DIGEST: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
 
@@ -34,6 +38,10 @@ const READ: &str = held_records!(
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> DbResult<Written> {
+        self.with_stored_key(batch.run, || self.write_records_once(batch)).await
+    }
+
+    async fn write_records_once(&self, batch: &RecordBatch) -> DbResult<Written> {
         let cipher = self.cipher_to_write(batch.run).await?;
         let written = self.send_records(batch, &cipher).await?;
         match (&written, cipher.body(batch.digest).older()) {
@@ -50,7 +58,7 @@ impl Postgres {
         }
     }
 
-    async fn send_records(&self, batch: &RecordBatch, cipher: &PayloadCipher) -> DbResult<Written> {
+    async fn send_records(&self, batch: &RecordBatch, cipher: &WriteCipher) -> DbResult<Written> {
         let columns = RecordColumns::of(&batch.operations, cipher)?;
         let query = sqlx::query(WRITE)
             .bind(batch.run)
@@ -58,7 +66,9 @@ impl Postgres {
             .bind(batch.batch_id)
             .bind(Vec::from(cipher.digest(batch.digest)))
             .bind(columns.digest.unwrap_or_default().to_vec());
-        Ok(match self.pool.for_run(batch.run).one(columns.bind(query)).await?.try_get("verdict")? {
+        let query = columns.bind(query).bind(cipher.data_key().map(|key| &**key));
+        let row = self.pool.for_run(batch.run).optional(query).await?.ok_or(DbError::OtherDataKey)?;
+        Ok(match row.try_get("verdict")? {
             "ok" => Written::Ok,
             "duplicate" => Written::Duplicate,
             "conflict" => Written::Conflict,

@@ -1,5 +1,7 @@
 //! The settings of a server that the store relies on.
 
+use std::sync::Once;
+
 use sqlx::{PgConnection, Row as _};
 
 use crate::db_error::{DbError, DbResult};
@@ -33,6 +35,7 @@ pub(super) async fn check_settings(conn: &mut PgConnection, access: Access) -> D
     let row = sqlx::raw_sql(
         "SELECT current_setting('fsync') AS fsync, \
                 current_setting('synchronous_commit') AS synchronous_commit, \
+                current_setting('full_page_writes') AS full_page_writes, \
                 current_setting('default_transaction_isolation') AS isolation, \
                 current_setting('server_encoding') AS encoding, \
                 current_setting('server_version_num')::integer AS version, \
@@ -66,6 +69,9 @@ pub(super) async fn check_settings(conn: &mut PgConnection, access: Access) -> D
             "a crash would lose turns that were acknowledged; set it to on for this role or database",
         );
     }
+    if row.try_get::<&str, _>("full_page_writes")? == "off" {
+        warn_of_torn_pages();
+    }
     match row.try_get("isolation")? {
         "read committed" => {}
         other => {
@@ -80,6 +86,18 @@ pub(super) async fn check_settings(conn: &mut PgConnection, access: Access) -> D
         "UTF8" => Ok(backend),
         other => refused("server_encoding", other, "texts are hashed and stored as UTF8"),
     }
+}
+
+/// Not refused: on storage that never writes a part of a page, such as ZFS and some managed services, the setting is
+/// right. Nobody can ask the server whether it is on such storage.
+fn warn_of_torn_pages() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "the server has full_page_writes = off: unless its storage writes each page as a whole, a power failure may \
+             damage pages that hold turns, and no replay of its log repairs them"
+        );
+    });
 }
 
 fn refused(setting: &str, value: &str, why: &str) -> DbResult<Backend> {

@@ -7,7 +7,7 @@ use super::query::QueryExecutor;
 use super::row::{boundary_number, digest};
 use super::{boundary_pages, branch};
 use crate::db_error::DbResult;
-use crate::keys::Keys;
+use crate::keys::{Keys, WriteCipher};
 use crate::reads::boundary_id;
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use dalsegno_format::chain::EncodedSnapshot;
@@ -24,7 +24,9 @@ const SNAPSHOTS: &str = "SELECT turn, boundary, epoch, content_hash FROM snapsho
 /// Inserts a snapshot and its chunks, both or neither. An existing row that differs is damaged and is replaced. A
 /// sealed snapshot is never replaced by a plain one, which a process without keys could send.
 const INSERT: &str = "WITH run AS MATERIALIZED ( \
-         SELECT ds_takes_snapshot_v1($1, $3, $4, $5, $10, $11) AS takes \
+         SELECT ds_takes_snapshot_v1($1, $3, $4, $5, $10, $11) AND ( \
+             $12::bytea IS NULL OR EXISTS (SELECT FROM data_keys WHERE run = $1 AND wrapped = $12) \
+         ) AS takes \
      ), inserted_chunks AS ( \
          INSERT INTO chunks (run, hash, payload, created_at) \
          SELECT $1, chunk.hash, chunk.payload, ds_now_v1() FROM unnest($8, $9) AS chunk (hash, payload) \
@@ -78,7 +80,7 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
 }
 
 impl SnapshotWriter for SnapshotStore<'_, Pool> {
-    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<WriteCipher> {
         self.keys.cipher_to_snapshot(self, run).await
     }
 
@@ -113,7 +115,8 @@ async fn snapshots(executor: &impl QueryExecutor, run: RunId) -> DbResult<Vec<(B
 }
 
 async fn insert(pool: &Pool, new: NewSnapshot) -> DbResult<()> {
-    let NewSnapshot { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared } = new;
+    let NewSnapshot { run, content_hash, turn, boundary, epoch, document, digest, chunks, shared, data_key } =
+        new;
     let (hashes, payloads): (Vec<_>, Vec<_>) =
         chunks.into_iter().map(|(hash, payload)| (Vec::from(hash), payload)).unzip();
     let sealed = seal::is_sealed(&document);
@@ -128,7 +131,8 @@ async fn insert(pool: &Pool, new: NewSnapshot) -> DbResult<()> {
         .bind(hashes)
         .bind(payloads)
         .bind(sealed)
-        .bind(shared.into_iter().map(Vec::from).collect::<Vec<_>>());
+        .bind(shared.into_iter().map(Vec::from).collect::<Vec<_>>())
+        .bind(data_key.as_deref());
     pool.all(query).await?;
     Ok(())
 }

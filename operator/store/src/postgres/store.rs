@@ -2,7 +2,6 @@
 
 use async_trait::async_trait;
 use dalsegno_protocol::{Call, State};
-use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::Postgres;
@@ -17,14 +16,14 @@ use dalsegno_model::{
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
-    NextStep, Operator, PodRecord, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch,
-    RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId,
-    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
+    NextStep, Operator, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
+    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
+    Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]
 impl Operator for Postgres {
-    async fn poll_deadlines(&self, since: Timestamp) -> Result<DeadlinePoll> {
+    async fn poll_deadlines(&self, since: PollSince) -> Result<DeadlinePoll> {
         self.do_poll_deadlines(since).await.map_err(|fault| fault.with_context("polling the runs"))
     }
 

@@ -10,6 +10,7 @@
 //!   ends the transaction of a client that has died.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use dalsegno_protocol::Policy;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -18,7 +19,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
 use super::pool::Pool;
-use super::read::NOW;
+use super::read::{NOW, attempt_query};
 use super::row::{boundary_number, without_nul};
 use super::sqlx_types::bind;
 use super::transaction::Transaction;
@@ -104,10 +105,13 @@ impl Postgres {
 const LOCK_TEMPLATES: &str = "SELECT pg_advisory_xact_lock_shared(hashtextextended('templates', 0))";
 
 /// A call, and the sum of the open calls of its run in bytes.
-const CALL: &str = "SELECT calls.*, ds_open_calls_v1(runs) AS open_calls \
-     FROM runs LEFT JOIN calls ON calls.run = runs.id AND calls.id = $2 WHERE runs.id = $1";
-
-const ATTEMPT: &str = "SELECT * FROM attempts WHERE run = $1 AND number = $2";
+static CALL: LazyLock<String> = LazyLock::new(|| {
+    let call = CallRow::columns_of("calls");
+    format!(
+        "SELECT {call}, ds_open_calls_v1(runs) AS open_calls \
+         FROM runs LEFT JOIN calls ON calls.run = runs.id AND calls.id = $2 WHERE runs.id = $1"
+    )
+});
 
 /// Reads the rows that only some rules need.
 async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &mut Rows) -> DbResult<()> {
@@ -120,12 +124,14 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
             let found = transaction.all(query).await?;
             rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
             if let Some(number) = rows.missing_attempt(first) {
-                let found = transaction.all(sqlx::query(ATTEMPT).bind(run).bind(number)).await?;
+                let found = transaction.all(attempt_query().bind(run).bind(number)).await?;
                 rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
             }
         }
         Needs::Call(id) => {
-            let found = transaction.all(sqlx::query(CALL).bind(run).bind(without_nul(id))).await?;
+            let found = transaction
+                .all(sqlx::query(AssertSqlSafe(CALL.as_str())).bind(run).bind(without_nul(id)))
+                .await?;
             let row = found.first().ok_or_else(|| DbError::Corrupt("a locked run does not exist".into()))?;
             rows.open_calls = Column::read(row, "open_calls")?;
             rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;

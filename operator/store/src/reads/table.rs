@@ -19,6 +19,11 @@ macro_rules! table {
             /// All columns.
             pub const COLUMNS: &'static [&'static str] = &[$(stringify!($column),)+];
 
+            /// All columns as a list of SQL, each of this table or alias.
+            pub fn columns_of(table: &str) -> String {
+                Self::COLUMNS.iter().map(|column| format!("{table}.{column}")).collect::<Vec<_>>().join(", ")
+            }
+
             /// Reads the row. It must have all columns.
             pub fn read(row: &impl $crate::reads::Columns) -> $crate::db_error::DbResult<Self> {
                 use $crate::reads::Column;

@@ -5,6 +5,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
+use crate::statements::{anchor_columns, leaf_columns};
 use crate::stored_rows::PAGE_ROWS;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead, HeadsToAnchor, LEAVES_PER_ANCHOR, NewAnchor};
 use dalsegno_model::read_transaction::{LeafKey, RunLeafKey};
@@ -38,15 +39,25 @@ const LAST_TO_PRUNE: &str = "SELECT max(seq) FROM ( \
          FROM (SELECT seq, leaves FROM anchors WHERE seq < ? ORDER BY seq LIMIT 1000) \
      ) WHERE before < 20000";
 
-const LEAVES: &str = "SELECT * FROM anchor_leaves WHERE (anchor, run) > (?, ?) ORDER BY anchor, run LIMIT ?";
+const LAST: &str = concat!("SELECT ", anchor_columns!(), " FROM anchors ORDER BY seq DESC LIMIT 1");
 
-const LEAVES_BY_RUN: &str = "SELECT * FROM anchor_leaves WHERE (run, anchor) > (?, ?) AND run <= ? \
-     ORDER BY run, anchor LIMIT ?";
+const PAGE: &str = concat!("SELECT ", anchor_columns!(), " FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
+
+const LEAVES: &str = concat!(
+    "SELECT ",
+    leaf_columns!(),
+    " FROM anchor_leaves WHERE (anchor, run) > (?, ?) ORDER BY anchor, run LIMIT ?"
+);
+
+const LEAVES_BY_RUN: &str = concat!(
+    "SELECT ",
+    leaf_columns!(),
+    " FROM anchor_leaves WHERE (run, anchor) > (?, ?) AND run <= ? ORDER BY run, anchor LIMIT ?"
+);
 
 /// Returns the last anchor, and the heads of runs that have changed since they were anchored.
 pub(super) async fn heads_to_anchor(conn: &mut SqliteConnection, after: RunId) -> DbResult<HeadsToAnchor> {
-    let last = sqlx::query("SELECT * FROM anchors ORDER BY seq DESC LIMIT 1");
-    let last = last.fetch_optional(&mut *conn).await?.as_ref().map(anchor_row).transpose()?;
+    let last = sqlx::query(LAST).fetch_optional(&mut *conn).await?.as_ref().map(anchor_row).transpose()?;
     let keep_from = sqlx::query_scalar("SELECT anchors_from FROM store").fetch_one(&mut *conn).await?;
     let changed = sqlx::query(CHANGED).bind(after).bind(LEAVES_PER_ANCHOR).fetch_all(conn).await?;
     let heads = changed.iter().map(anchored_head).collect::<DbResult<_>>()?;
@@ -105,8 +116,7 @@ pub(super) async fn prune(conn: &mut SqliteConnection, below: i64) -> DbResult<u
 
 /// Anchors with a number higher than `after`.
 pub(super) async fn read(conn: &mut SqliteConnection, after: i64) -> DbResult<Vec<AnchorRow>> {
-    let query = sqlx::query("SELECT * FROM anchors WHERE seq > ? ORDER BY seq LIMIT ?");
-    let rows = query.bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
+    let rows = sqlx::query(PAGE).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
     rows.iter().map(anchor_row).collect()
 }
 

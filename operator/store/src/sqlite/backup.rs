@@ -9,7 +9,7 @@
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,9 +18,12 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
 use super::schema;
-use super::volume::{TIMEOUT, limits_of, wal_path};
+use super::volume::{TIMEOUT, free_bytes, limits_of, wal_path};
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::{Error, Result};
+
+/// The largest database that is copied before a migration: the copy takes seconds.
+const LARGEST_COPY: u64 = 1 << 30;
 
 /// Instructions of SQLite between two looks at whether the copy is to end.
 const INSTRUCTIONS: i32 = 1_000;
@@ -53,6 +56,63 @@ async fn back_up_within(database: &Path, to: &Path, bound: u64) -> Result<()> {
             to.display()
         )),
     })
+}
+
+/// Copies the database before a migration to a file beside it, and deletes the copies before earlier migrations. A
+/// migration must not fail for want of a copy, nor keep workers waiting for long: without room, or if the database is
+/// large, there is none.
+pub(super) async fn before_migration(
+    conn: &mut SqliteConnection,
+    database: &Path,
+    schema: i64,
+) -> Result<()> {
+    let to = copy_path(database, schema);
+    let size = std::fs::metadata(database).map_or(0, |file| file.len());
+    if to.exists() {
+        return Ok(());
+    }
+    if size > LARGEST_COPY || size + limits_of(database)?.wal_bound() > free_bytes(database)? {
+        tracing::warn!(
+            bytes = size,
+            "the database is migrated without a copy, because it is large or its volume has too little room"
+        );
+        return Ok(());
+    }
+    let operation = "copying the database before its migration";
+    let failed = |error: io::Error| DbError::unavailable(error).with_context(operation);
+    let partial = with_suffix(&to, ".partial");
+    remove_if_exists(&partial).map_err(failed)?;
+    create(&partial).map_err(failed)?;
+    let name = partial.to_str().ok_or_else(|| Error::Unusable("the name of the copy is not UTF-8".into()))?;
+    let copied = sqlx::query("VACUUM INTO ?").bind(name).execute(conn).await.map_err(DbError::from);
+    if let Err(fault) = copied {
+        remove_if_exists(&partial).map_err(failed)?;
+        return Err(fault.with_context(operation));
+    }
+    for earlier in (0..schema).map(|earlier| copy_path(database, earlier)) {
+        remove_if_exists(&earlier).map_err(failed)?;
+    }
+    std::fs::rename(&partial, &to).map_err(failed)?;
+    tracing::info!(path = %to.display(), "the database was copied before its migration");
+    Ok(())
+}
+
+/// The copy of a database from before its migration from this schema.
+fn copy_path(database: &Path, schema: i64) -> PathBuf {
+    with_suffix(database, &format!(".schema-{schema}"))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn remove_if_exists(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn create(path: &Path) -> io::Result<()> {

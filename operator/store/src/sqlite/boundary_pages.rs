@@ -7,11 +7,14 @@ use crate::db_error::{DbError, DbResult};
 use crate::pages::{PAGE_BYTES, PAGE_ROWS};
 use crate::reads::{boundary_id, encoded_boundary};
 use crate::snapshot_io::PageEntry;
+use crate::statements::boundary_columns;
 use dalsegno_model::{BoundaryId, RunId};
 
 /// Returns at least one boundary if there is one, and no further one once `?6` bytes of payloads are read.
 const PAGE: &str = concat!(
-    "SELECT b.*, true AS has_payloads, \
+    "SELECT ",
+    boundary_columns!("b"),
+    ", true AS has_payloads, \
             ",
     is_dropped!(),
     " AS is_dropped, \

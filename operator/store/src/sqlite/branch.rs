@@ -10,6 +10,7 @@ use crate::compaction::is_dropped;
 use crate::db_error::{DbResult, timestamp};
 use crate::reads::encoded_boundary;
 use crate::snapshot_io::{Branch, HashedBoundary, Walk};
+use crate::statements::audit_columns;
 use dalsegno_model::{AuditRow, BoundaryId, RunId};
 
 /// Walks from the head, or another boundary (`?2`, `?3`, `?4`), to its parents: to turn `?5`, and further as long as
@@ -105,8 +106,8 @@ pub(super) async fn walk(conn: &mut SqliteConnection, run: RunId, walk: Walk) ->
 
 /// Returns the audit chain of a run, in order.
 pub(super) async fn audit(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<AuditRow>> {
-    let rows =
-        sqlx::query("SELECT * FROM audit WHERE run = ? ORDER BY seq").bind(run).fetch_all(conn).await?;
+    const AUDIT: &str = concat!("SELECT ", audit_columns!(), " FROM audit WHERE run = ? ORDER BY seq");
+    let rows = sqlx::query(AUDIT).bind(run).fetch_all(conn).await?;
     rows.iter().map(audit_row).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{CallState, Policy, RawValue};
 use serde_json::{Value, json};
-use sqlx::SqliteConnection;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
 
 use super::admission::{self, ClaimDecision};
@@ -306,7 +306,7 @@ pub(super) async fn list(
     run: RunId,
     which: CallFilter,
 ) -> DbResult<Vec<CallRow>> {
-    let query = sqlx::query(list_sql(which)).bind(run);
+    let query = sqlx::query(AssertSqlSafe(list_sql(which))).bind(run);
     let query = if let CallFilter::TouchedSince(turn) = which { query.bind(turn) } else { query };
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(CallRow::read).collect()
@@ -330,30 +330,31 @@ pub(super) async fn ids_to_settle(
 
 /// The query that lists calls. Its cost depends on the calls that it returns, not on those that the run has made,
 /// except for [`CallFilter::All`] and [`CallFilter::TouchedSince`].
-pub(super) fn list_sql(which: CallFilter) -> &'static str {
-    match which {
-        CallFilter::All => "SELECT * FROM calls WHERE run = ? ORDER BY ordinal",
+pub(super) fn list_sql(which: CallFilter) -> String {
+    let sql = match which {
+        CallFilter::All => "SELECT {calls} FROM calls WHERE run = ? ORDER BY ordinal",
         CallFilter::TouchedSince(_) => {
-            "SELECT * FROM calls WHERE run = ? AND coalesce(touched_turn, turn) >= ? ORDER BY ordinal"
+            "SELECT {calls} FROM calls WHERE run = ? AND coalesce(touched_turn, turn) >= ? ORDER BY ordinal"
         }
         CallFilter::Pending => {
-            "SELECT calls.* FROM runs JOIN calls ON calls.run = runs.id \
+            "SELECT {calls} FROM runs JOIN calls ON calls.run = runs.id \
              WHERE runs.id = ?1 AND calls.state = 'planned' \
                AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
-             UNION ALL SELECT * FROM calls WHERE run = ?1 AND state = 'started' ORDER BY ordinal"
+             UNION ALL SELECT {calls} FROM calls WHERE run = ?1 AND state = 'started' ORDER BY ordinal"
         }
         CallFilter::Unsettled => {
-            "SELECT calls.* FROM runs JOIN calls ON calls.run = runs.id \
+            "SELECT {calls} FROM runs JOIN calls ON calls.run = runs.id \
              WHERE runs.id = ? AND calls.state = 'started' \
                AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
              ORDER BY calls.ordinal"
         }
         // The open turn is the head's if the head is a `plan` boundary, and the next one if not.
         CallFilter::OpenTurn => {
-            "SELECT calls.* FROM runs JOIN calls ON calls.run = runs.id \
+            "SELECT {calls} FROM runs JOIN calls ON calls.run = runs.id \
              WHERE runs.id = ? AND calls.state IN ('completed', 'failed') \
                AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
              ORDER BY calls.ordinal"
         }
-    }
+    };
+    sql.replace("{calls}", &CallRow::columns_of("calls"))
 }

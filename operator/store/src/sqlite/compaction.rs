@@ -16,6 +16,8 @@ use dalsegno_format::header;
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{BoundaryId, Result, RunId};
 
+pub(super) const RUNS_TO_COMPACT: &str = compaction::runs_to_compact!("runs INDEXED BY runs_to_compact");
+
 /// Bytes of the payloads that [`DROP_PAYLOADS`] drops.
 const BYTES: &str = "SELECT coalesce(sum(coalesce(length(ops), 0) + coalesce(length(events), 0)), 0) FROM boundaries \
      WHERE run = ?1 AND NOT dropped AND (turn, boundary) <= (?2, ?3) AND (turn, boundary) > (?4, ?5)";
@@ -42,11 +44,29 @@ impl SnapshotGc for SnapshotStore<'_, Sqlite> {
     async fn discard(&self, spent: ObsoleteSnapshot) -> Result<u64> {
         self.executor.write("deleting a snapshot", |conn, _| Box::pin(delete_snapshot(conn, spent))).await
     }
+
+    async fn ended_keep_last(&self, run: RunId) -> Result<Option<i32>> {
+        self.executor
+            .read("reading how many boundaries a run keeps", move |conn, _| {
+                let query = sqlx::query_scalar(compaction::ENDED_KEEP_LAST).bind(run);
+                Box::pin(async move { Ok(query.fetch_optional(conn).await?) })
+            })
+            .await
+    }
+
+    async fn mark_compacted(&self, run: RunId, keep_last: i32) -> Result<()> {
+        self.executor
+            .write_unsynced("recording that nothing is left to drop", move |conn, _| {
+                let query = sqlx::query(compaction::MARK_COMPACTED).bind(run).bind(keep_last);
+                Box::pin(async move { Ok(query.execute(conn).await.map(drop)?) })
+            })
+            .await
+    }
 }
 
 /// Lists runs that may have payloads to drop.
 pub(super) async fn runs_to_compact(conn: &mut SqliteConnection, after: RunId) -> DbResult<Vec<RunId>> {
-    Ok(sqlx::query_scalar(compaction::RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
+    Ok(sqlx::query_scalar(RUNS_TO_COMPACT).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?)
 }
 
 /// Returns the next step of the compaction of a run.

@@ -14,7 +14,7 @@ use super::lock::Lock;
 use super::serving::Serving;
 use super::volume::{self, TIMEOUT, Volume, wal_path};
 use super::writer::{Durability, Writer};
-use super::{heartbeats, read, schema, wal_rewrite};
+use super::{backup, heartbeats, read, schema, wal_rewrite};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::{KeyProvider, Keys};
 use dalsegno_model::{Error, Result};
@@ -174,10 +174,14 @@ impl Sqlite {
         Self { keys: Arc::new(Keys::of(keys)), ..self }
     }
 
-    /// Migrates the schema to this binary's, under the lock. Creates the database if there is none.
+    /// Migrates the schema to this binary's, under the lock. Creates the database if there is none, and copies an existing
+    /// one first, if it is not large and there is room.
     pub async fn migrate(path: &Path) -> Result<()> {
         let _lock = lock_and_prepare(path)?;
         let mut conn = connect(&file(path).create_if_missing(true), path).await?;
+        if let Some(schema) = schema::outdated(&mut conn).await? {
+            backup::before_migration(&mut conn, path, schema).await?;
+        }
         schema::migrate(&mut conn).await?;
         conn.close().await.map_err(|error| unusable(path, error))
     }

@@ -2,14 +2,13 @@
 
 use std::sync::LazyLock;
 
-use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::read::store_row;
 use crate::db_error::{DbResult, timestamp};
 use crate::reads::{ClockSql, Column as _, EnumText};
-use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey};
+use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey, PollSince};
 
 /// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap.
 pub(super) static EXPIRED: LazyLock<String> = LazyLock::new(|| {
@@ -17,23 +16,25 @@ pub(super) static EXPIRED: LazyLock<String> = LazyLock::new(|| {
     let deadline = clocks.first_expired();
     format!(
         "SELECT namespace, name, object_uid, attempt, deadline FROM ( \
-             SELECT *, {deadline} AS deadline FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' \
+             SELECT namespace, name, object_uid, attempt, {deadline} AS deadline \
+             FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' \
          ) WHERE deadline IS NOT NULL ORDER BY namespace, name"
     )
 });
 
 /// A finished run does not move its head any more, so its finish is its last change that counts here.
-pub(super) const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS transition, changed_at \
-     FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' AND (changed_at >= ?1 OR head_at >= ?1) \
+pub(super) const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at >= ?1 AS transition, \
+            coalesce(head_at >= ?2, false) AS head_moved, changed_at \
+     FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' AND (changed_at >= ?1 OR head_at >= ?2) \
      UNION ALL \
-     SELECT namespace, name, object_uid, 1, changed_at \
+     SELECT namespace, name, object_uid, true, coalesce(head_at >= ?2, false), changed_at \
      FROM runs INDEXED BY runs_finished WHERE lifecycle = 'finished' AND changed_at >= ?1 ORDER BY 1, 2";
 
 pub(super) const ACTIVE: &str = "SELECT count(*) FROM runs INDEXED BY runs_live \
      WHERE lifecycle = 'live' AND attempt_state = 'attached'";
 
 /// Returns expired deadlines, and the runs that changed since `since`. If no gateway is serving, no deadline expires.
-pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp) -> DbResult<DeadlinePoll> {
+pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: PollSince) -> DbResult<DeadlinePoll> {
     let store = store_row(conn).await?;
     let is_gateway_serving = (now - store.beat_last).abs() <= HEARTBEAT_GAP_MS;
     let expired = if is_gateway_serving {
@@ -42,7 +43,11 @@ pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp
     } else {
         Vec::new()
     };
-    let changed = sqlx::query(CHANGED).bind(since.as_millisecond()).fetch_all(&mut *conn).await?;
+    let changed = sqlx::query(CHANGED)
+        .bind(since.transitions.as_millisecond())
+        .bind(since.heads.as_millisecond())
+        .fetch_all(&mut *conn)
+        .await?;
     let active = sqlx::query_scalar(ACTIVE).fetch_one(conn).await?;
     Ok(DeadlinePoll {
         now: timestamp(now)?,
@@ -63,6 +68,7 @@ pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: Timestamp
                 Ok(Changed {
                     object: object(row)?,
                     transition: row.try_get("transition")?,
+                    head_moved: row.try_get("head_moved")?,
                     transition_at: timestamp(row.try_get("changed_at")?)?,
                 })
             })

@@ -1,6 +1,8 @@
 //! The statements that give a re-created namespace the runs of its predecessor, one page after the other.
 
-use sqlx::SqliteConnection;
+use std::sync::LazyLock;
+
+use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::audit::append;
 use super::row::RunRow;
@@ -10,7 +12,10 @@ use crate::transitions::AuditEvent;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{NamespaceAdoption, RunId};
 
-const PAGE: &str = "SELECT * FROM runs WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ?";
+static PAGE: LazyLock<String> = LazyLock::new(|| {
+    let run = RunRow::columns_of("runs");
+    format!("SELECT {run} FROM runs WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ?")
+});
 
 /// What a page has moved.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,7 +34,7 @@ pub(super) async fn adopt_page(
     before: RunId,
 ) -> DbResult<AdoptedPage> {
     let NamespaceAdoption { from, to, actor, reason } = adoption;
-    let query = sqlx::query(PAGE).bind(&from).bind(before).bind(PAGE_ROWS);
+    let query = sqlx::query(AssertSqlSafe(PAGE.as_str())).bind(&from).bind(before).bind(PAGE_ROWS);
     let rows = query.fetch_all(&mut *conn).await?;
     let mut page = AdoptedPage::default();
     for row in &rows {

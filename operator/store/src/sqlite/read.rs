@@ -18,7 +18,9 @@ use dalsegno_model::{
 };
 
 pub(super) async fn store_row(conn: &mut SqliteConnection) -> DbResult<StoreRow> {
-    StoreRow::read(&sqlx::query("SELECT * FROM store").fetch_one(conn).await?)
+    static SQL: LazyLock<String> =
+        LazyLock::new(|| format!("SELECT {} FROM store", StoreRow::COLUMNS.join(", ")));
+    StoreRow::read(&sqlx::query(AssertSqlSafe(SQL.as_str())).fetch_one(conn).await?)
 }
 
 /// The query of the runs that meet a condition on the row `r`, which has one parameter or two.

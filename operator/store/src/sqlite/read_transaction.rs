@@ -1,8 +1,10 @@
 //! A read of the whole database as it is at one moment: a transaction of a reader.
 
+use std::sync::LazyLock;
+
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row as _, SqliteConnection};
+use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use uuid::Uuid;
 
 use super::active_reads::{ActiveRead, BoxFuture};
@@ -16,6 +18,7 @@ use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
 use crate::reads::{CallRow, encoded_boundary, stored_batch, stored_record};
+use crate::statements::{audit_columns, boundary_columns, record_change_columns, record_columns};
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::seal::PayloadCipher;
@@ -26,14 +29,24 @@ use dalsegno_model::read_transaction::{
 };
 use dalsegno_model::{AuditRow, Error, ReadTransaction, Result, RunId};
 
-const RUNS: &str = "SELECT * FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2";
+static RUNS: LazyLock<String> = LazyLock::new(|| {
+    let run = RunRow::columns_of("runs");
+    format!("SELECT {run} FROM runs WHERE ?1 IS NULL OR id > ?1 ORDER BY id LIMIT ?2")
+});
 
-const AUDIT: &str = "SELECT * FROM ( \
+const AUDIT: &str = concat!(
+    "SELECT * FROM ( \
          SELECT *, sum(length(detail)) \
              OVER (ORDER BY run, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-         FROM (SELECT * FROM audit WHERE (run, seq) > (?, ?) AND run <= ? ORDER BY run, seq LIMIT ?) \
+         FROM (SELECT ",
+    audit_columns!(),
+    " FROM audit WHERE (run, seq) > (?, ?) AND run <= ? ORDER BY run, seq LIMIT ?) \
      ) \
-     WHERE coalesce(before, 0) < ? ORDER BY run, seq";
+     WHERE coalesce(before, 0) < ? ORDER BY run, seq"
+);
+
+const PURGES: &str =
+    concat!("SELECT ", audit_columns!(), " FROM purges WHERE run > ? AND run <= ? ORDER BY run LIMIT ?");
 
 const BOUNDARIES: &str = concat!(
     "WITH page AS ( \
@@ -45,7 +58,9 @@ const BOUNDARIES: &str = concat!(
                WHERE (run, turn, boundary, epoch) > (?, ?, ?, ?) AND run <= ? \
                ORDER BY run, turn, boundary, epoch LIMIT ?) \
      ) \
-     SELECT b.*, true AS has_payloads, \
+     SELECT ",
+    boundary_columns!("b"),
+    ", true AS has_payloads, \
             ",
     is_dropped!(),
     " AS is_dropped, \
@@ -66,30 +81,41 @@ macro_rules! calls_page {
             $after,
             " ORDER BY turn, ordinal, id LIMIT ?2) \
              ) \
-             SELECT c.* FROM page JOIN calls c USING (run, id) \
+             SELECT {calls} FROM page JOIN calls c USING (run, id) \
              WHERE coalesce(page.before, 0) < ?3 ORDER BY c.turn, c.ordinal, c.id"
         )
     };
 }
 
-const FIRST_CALLS: &str = calls_page!("");
+static FIRST_CALLS: LazyLock<String> =
+    LazyLock::new(|| calls_page!("").replace("{calls}", &CallRow::columns_of("c")));
 
-const CALLS: &str = calls_page!("AND (turn, ordinal, id) > (?4, ?5, ?6)");
+static CALLS: LazyLock<String> = LazyLock::new(|| {
+    calls_page!("AND (turn, ordinal, id) > (?4, ?5, ?6)").replace("{calls}", &CallRow::columns_of("c"))
+});
 
-const BATCHES: &str = "SELECT * FROM ( \
+const BATCHES: &str = concat!(
+    "SELECT * FROM ( \
          SELECT *, sum(length(batch)) OVER (ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
-         FROM (SELECT * FROM record_changes WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?) \
+         FROM (SELECT ",
+    record_change_columns!(),
+    " FROM record_changes WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?) \
      ) \
-     WHERE coalesce(before, 0) < ? ORDER BY seq";
+     WHERE coalesce(before, 0) < ? ORDER BY seq"
+);
 
-const RECORDS: &str = "WITH page AS ( \
+const RECORDS: &str = concat!(
+    "WITH page AS ( \
          SELECT space, key, seq, sum(length(value)) \
              OVER (ORDER BY space, key, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
          FROM (SELECT space, key, seq, value FROM held_records \
                WHERE run = ?1 AND (space, key, seq) > (?2, ?3, ?4) ORDER BY space, key, seq LIMIT ?5) \
      ) \
-     SELECT r.* FROM page JOIN records r USING (space, key, seq) \
-     WHERE r.run = ?1 AND coalesce(page.before, 0) < ?6 ORDER BY space, key, seq";
+     SELECT ",
+    record_columns!(),
+    " FROM page JOIN records r USING (space, key, seq) \
+     WHERE r.run = ?1 AND coalesce(page.before, 0) < ?6 ORDER BY space, key, seq"
+);
 
 impl Sqlite {
     pub(super) async fn begin_read_transaction(&self) -> Result<Box<dyn ReadTransaction>> {
@@ -221,7 +247,7 @@ impl ReadTransaction for SqliteReadTransaction {
 }
 
 async fn runs(conn: &mut SqliteConnection, after: Option<RunId>) -> DbResult<Vec<RunHead>> {
-    let rows = sqlx::query(RUNS).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
+    let rows = sqlx::query(AssertSqlSafe(RUNS.as_str())).bind(after).bind(PAGE_ROWS).fetch_all(conn).await?;
     rows.iter().map(|row| RunRow::read(row)?.run_head()).collect()
 }
 
@@ -233,8 +259,7 @@ async fn audit(conn: &mut SqliteConnection, after: AuditKey, to: RunId) -> DbRes
 }
 
 async fn purges(conn: &mut SqliteConnection, after: RunId, to: RunId) -> DbResult<Vec<(RunId, AuditRow)>> {
-    let query = sqlx::query("SELECT * FROM purges WHERE run > ? AND run <= ? ORDER BY run LIMIT ?");
-    let rows = query.bind(after).bind(to).bind(PAGE_ROWS).fetch_all(conn).await?;
+    let rows = sqlx::query(PURGES).bind(after).bind(to).bind(PAGE_ROWS).fetch_all(conn).await?;
     rows.iter().map(|row| Ok((row.try_get("run")?, branch::audit_row(row)?))).collect()
 }
 
@@ -265,7 +290,8 @@ fn unread(row: &SqliteRow) -> DbResult<UndecodedBoundary> {
 }
 
 async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) -> DbResult<Vec<CallRow>> {
-    let query = sqlx::query(if after.is_some() { CALLS } else { FIRST_CALLS });
+    let query =
+        sqlx::query(AssertSqlSafe(if after.is_some() { CALLS.as_str() } else { FIRST_CALLS.as_str() }));
     let query = query.bind(run).bind(PAGE_ROWS).bind(PAGE_BYTES);
     let query = match after {
         Some(CallKey { turn, ordinal, id }) => query.bind(turn).bind(ordinal).bind(id),

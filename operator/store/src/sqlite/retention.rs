@@ -12,7 +12,7 @@ use dalsegno_model::{Dropped, RunId};
 
 /// Whether a run has payloads to delete at the time `?2`.
 const IS_EXPIRED: &str = "lifecycle <> 'live' AND NOT emptied \
-     AND (expired_at IS NOT NULL OR coalesce(finish_at, over_at) + retention_days * 86400000 <= ?2)";
+     AND CASE WHEN expired_at IS NULL THEN coalesce(finish_at, over_at) + retention_days * 86400000 ELSE 0 END <= ?2";
 
 /// The deletion from one table: at most `?2` rows of the run `?1`, and no further row once `?3` bytes are reached.
 struct Step {
@@ -92,7 +92,7 @@ const STEPS: [Step; 7] = [
 
 pub(super) fn runs_to_expire_sql() -> String {
     format!(
-        "SELECT id FROM runs INDEXED BY runs_to_empty WHERE id > ?1 AND {IS_EXPIRED} ORDER BY id LIMIT ?3"
+        "SELECT id FROM runs INDEXED BY runs_to_expire WHERE {IS_EXPIRED} AND id > ?1 ORDER BY id LIMIT ?3"
     )
 }
 

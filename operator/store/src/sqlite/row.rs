@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use sqlx::SqliteConnection;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::batch_statements::{BatchStatements, batches};
 use super::sqlx_types::{insert, update};
@@ -35,7 +35,10 @@ fn saved_columns(mut row: Vec<Assignment>) -> Vec<Assignment> {
 
 impl RunRow {
     pub(super) async fn load(conn: &mut SqliteConnection, run: RunId) -> DbResult<Option<Self>> {
-        let row = sqlx::query("SELECT * FROM runs WHERE id = ?").bind(run).fetch_optional(conn).await?;
+        static SQL: LazyLock<String> =
+            LazyLock::new(|| format!("SELECT {} FROM runs WHERE id = ?", RunRow::columns_of("runs")));
+        let query = sqlx::query(AssertSqlSafe(SQL.as_str())).bind(run);
+        let row = query.fetch_optional(conn).await?;
         row.as_ref().map(Self::read).transpose()
     }
 
@@ -43,7 +46,8 @@ impl RunRow {
     pub(super) async fn load_all(conn: &mut SqliteConnection, runs: &[RunId]) -> DbResult<Vec<Self>> {
         static LOAD_ALL: LazyLock<BatchStatements> = LazyLock::new(|| {
             BatchStatements::new(|runs| {
-                format!("SELECT * FROM runs WHERE id IN ({})", vec!["?"; runs].join(", "))
+                let columns = RunRow::columns_of("runs");
+                format!("SELECT {columns} FROM runs WHERE id IN ({})", vec!["?"; runs].join(", "))
             })
         });
         let mut rows = Vec::with_capacity(runs.len());
@@ -73,11 +77,12 @@ impl RunRow {
 
 impl AttemptRow {
     pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, number: i32) -> DbResult<Option<Self>> {
-        let row = sqlx::query("SELECT * FROM attempts WHERE run = ? AND number = ?")
-            .bind(run)
-            .bind(number)
-            .fetch_optional(conn)
-            .await?;
+        static SQL: LazyLock<String> = LazyLock::new(|| {
+            let columns = AttemptRow::columns_of("attempts");
+            format!("SELECT {columns} FROM attempts WHERE run = ? AND number = ?")
+        });
+        let query = sqlx::query(AssertSqlSafe(SQL.as_str())).bind(run).bind(number);
+        let row = query.fetch_optional(conn).await?;
         row.as_ref().map(Self::read).transpose()
     }
 
@@ -89,11 +94,10 @@ impl AttemptRow {
 
 impl CallRow {
     pub(super) async fn load(conn: &mut SqliteConnection, run: RunId, id: &str) -> DbResult<Option<Self>> {
-        let row = sqlx::query("SELECT * FROM calls WHERE run = ? AND id = ?")
-            .bind(run)
-            .bind(id)
-            .fetch_optional(conn)
-            .await?;
+        static SQL: LazyLock<String> = LazyLock::new(|| {
+            format!("SELECT {} FROM calls WHERE run = ? AND id = ?", CallRow::columns_of("calls"))
+        });
+        let row = sqlx::query(AssertSqlSafe(SQL.as_str())).bind(run).bind(id).fetch_optional(conn).await?;
         row.as_ref().map(Self::read).transpose()
     }
 

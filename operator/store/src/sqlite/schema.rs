@@ -13,10 +13,11 @@ const BASELINE_SQL: &str = concat!(
 );
 
 /// The migrations after the baseline, from number 2 on: description and statements.
-const LATER: [(&str, &str); 3] = [
+const LATER: [(&str, &str); 4] = [
     ("purge", include_str!("../../migrations/sqlite/0002_purge.sql")),
     ("pod nonce", include_str!("../../migrations/sqlite/0003_pod_nonce.sql")),
     ("image in registry", include_str!("../../migrations/sqlite/0004_image_in_registry.sql")),
+    ("scans", include_str!("../../migrations/sqlite/0005_scans.sql")),
 ];
 
 fn migrator() -> Migrator {
@@ -36,6 +37,13 @@ pub(super) async fn migrate(conn: &mut SqliteConnection) -> Result<()> {
         .run_direct(None, conn, false)
         .await
         .map_err(|error| Error::Unusable(format!("cannot migrate the database: {error}")))
+}
+
+/// The schema of a database that [`migrate`] would change. `None`: it has none yet, or nothing is to be done.
+pub(super) async fn outdated(conn: &mut SqliteConnection) -> Result<Option<i64>> {
+    let applied = applied(conn).await?;
+    let must_run = applied.must_run(latest()).map_err(Error::Unusable)?;
+    Ok((must_run && applied.latest > 0 && applied.latest < latest()).then_some(applied.latest))
 }
 
 /// Refuses a schema that this binary cannot use.

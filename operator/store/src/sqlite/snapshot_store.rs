@@ -2,7 +2,7 @@
 
 use super::database::{QueryExecutor, Sqlite};
 use super::{boundary_pages, branch, data_keys, snapshot};
-use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Rewrapping, Wrapped};
+use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Rewrapping, Wrapped, WriteCipher};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal::{self, PayloadCipher};
@@ -57,7 +57,7 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
 }
 
 impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
-    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<WriteCipher> {
         self.keys.cipher_to_snapshot(self, run).await
     }
 
@@ -134,7 +134,7 @@ impl Sqlite {
 
     /// Returns the cipher that writes a run's payloads.
     pub(super) async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
-        self.keys.cipher_to_write(&self.snapshot_store(), run).await
+        Ok(self.keys.cipher_to_write(&self.snapshot_store(), run).await?.into_cipher())
     }
 
     /// Fails if this process cannot compare a body with a stored digest: the run has a data key, and there are no keys.

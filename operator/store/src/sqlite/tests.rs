@@ -234,7 +234,7 @@ async fn a_cancel_expires_after_it_was_reported_or_after_it_was_requested() {
             })
             .await
             .unwrap();
-        let expired = store.poll_deadlines(jiff::Timestamp::now()).await.unwrap().expired;
+        let expired = store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap().expired;
         let found = expired.iter().any(|expired| expired.deadline == Deadline::Cancel);
         assert_eq!(
             found, expected,
@@ -253,7 +253,8 @@ async fn the_clock_is_not_behind_the_store() {
     store.close().await;
     let store = Sqlite::open(&path).await.unwrap();
     assert!(
-        store.poll_deadlines(jiff::Timestamp::now()).await.unwrap().now.as_millisecond() >= 4_000_000_000_000
+        store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap().now.as_millisecond()
+            >= 4_000_000_000_000
     );
 }
 

@@ -47,6 +47,11 @@ pub(super) fn limits_of(database: &Path) -> Result<DiskLimits, Error> {
     Ok(DiskLimits::of_volume(total_and_free(database)?.0))
 }
 
+/// The free bytes of the volume that a database is on.
+pub(super) fn free_bytes(database: &Path) -> Result<u64, Error> {
+    Ok(total_and_free(database)?.1)
+}
+
 /// Gives up the reserve of a database that is not open yet if its volume is full: SQLite needs some space to open it.
 pub(super) fn make_room_to_open(database: &Path) -> Result<(), Error> {
     let (total, free) = total_and_free(database)?;

@@ -114,7 +114,7 @@ async fn the_poll_and_the_record_name_the_same_deadline(cx: &TestContext) {
             let last = cx.run_of(&worker).await.now.as_millisecond();
             tamper(cx, &format!("UPDATE store SET beat_last = {last}")).await;
             put_gateways(cx, last).await;
-            let poll = cx.poll_deadlines(Timestamp::now()).await.unwrap();
+            let poll = cx.poll_deadlines(Timestamp::now().into()).await.unwrap();
             if poll.now.as_millisecond() - last < 2_500 {
                 break poll;
             }
@@ -180,7 +180,7 @@ async fn let_pass(cx: &TestContext, seconds: i64) {
 /// The deadline that has expired, by the poll and by the run's record.
 async fn expired(cx: &TestContext, object_uid: &str) -> Option<Deadline> {
     cx.record_gateway_heartbeat().await.unwrap();
-    let poll = cx.poll_deadlines(Timestamp::now()).await.unwrap();
+    let poll = cx.poll_deadlines(Timestamp::now().into()).await.unwrap();
     let expired = poll.expired.iter().find(|expired| expired.object.uid == object_uid);
     let run = cx.run_by_uid(object_uid).await;
     assert_eq!(expired.map(|expired| expired.deadline), first_expired(&run));

@@ -32,7 +32,7 @@ fn short(deadlines: Deadlines) -> NewRun {
 }
 
 async fn pulse(cx: &TestContext) -> DeadlinePoll {
-    cx.poll_deadlines(Timestamp::now()).await.unwrap()
+    cx.poll_deadlines(Timestamp::now().into()).await.unwrap()
 }
 
 /// The expired deadline of this run's attempt.

@@ -17,6 +17,7 @@ on_every_engine! {
     the_last_boundaries_keep_their_payloads_and_the_others_their_headers,
     a_live_run_goes_on_while_it_is_compacted,
     a_run_that_keeps_everything_loses_nothing,
+    an_ended_run_with_nothing_more_to_drop_is_listed_once,
     a_step_drops_at_most_the_given_number_of_boundaries,
     a_step_reads_a_limited_number_of_bytes,
     undone_boundaries_count_among_the_bytes_of_a_step,
@@ -208,6 +209,32 @@ async fn a_run_that_keeps_everything_loses_nothing(cx: &TestContext) {
     assert_eq!(cx.compact(worker.run, 500).await.unwrap(), Dropped::default());
     keep_last(cx, worker.run, 25).await;
     assert_eq!(compact(cx, worker.run).await, 0, "a live run keeps up to nine more");
+}
+
+/// The operator asks every minute, and each run on the list costs it queries.
+async fn an_ended_run_with_nothing_more_to_drop_is_listed_once(cx: &TestContext) {
+    let listed = async || cx.runs_to_compact(RunId::nil()).await.unwrap();
+    let (short, long) = (cx.worker().await, cx.worker().await);
+    grow(cx, &short, 1..=2).await;
+    grow(cx, &long, 1..=12).await;
+    for worker in [&short, &long] {
+        keep_last(cx, worker.run, 5).await;
+    }
+    compact(cx, long.run).await;
+    assert_eq!(listed().await, [long.run], "a live run stays on the list once it has enough turns");
+    for worker in [&short, &long] {
+        ok(cx.finish(&worker.finish()).await.unwrap());
+    }
+    assert_eq!(listed().await, [short.run, long.run]);
+    compact(cx, short.run).await;
+    assert_eq!(compact(cx, long.run).await, 7);
+    assert!(listed().await.is_empty());
+
+    keep_last(cx, long.run, 3).await;
+    assert_eq!(listed().await, [long.run], "it keeps less now");
+    assert_eq!(compact(cx, long.run).await, 9);
+    assert!(listed().await.is_empty());
+    assert_valid(cx, &long).await;
 }
 
 async fn a_step_drops_at_most_the_given_number_of_boundaries(cx: &TestContext) {

@@ -57,7 +57,7 @@ async fn gateway_heartbeats_restart_if_the_servers_clock_goes_back() {
     let ahead = "UPDATE store SET beat_last = beat_last + 3600000, beat_since = beat_since + 3600000";
     conn.execute(ahead).await.unwrap();
     sleep_ms(300).await;
-    let expired = async || cx.poll_deadlines(jiff::Timestamp::now()).await.unwrap().expired.len();
+    let expired = async || cx.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap().expired.len();
     assert_eq!(expired().await, 0);
     cx.record_gateway_heartbeat().await.unwrap();
     let run = cx.run_of(&worker).await;

@@ -120,6 +120,13 @@ impl Server {
         format!("postgres://postgres@localhost{port}/{database}?host={}", self.socket.display())
     }
 
+    /// What the server has logged.
+    #[allow(dead_code)]
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.socket.join("log")).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Creates an empty database.
     #[allow(dead_code)]
     pub async fn empty_database(&self) -> String {

@@ -7,7 +7,7 @@ use super::file;
 use crate::sqlite::calls::{NEXT_ORDINAL, list_sql};
 use crate::sqlite::deadline_poll::{ACTIVE, CHANGED, EXPIRED};
 use crate::sqlite::open_calls::BYTES;
-use crate::sqlite::{read, retention};
+use crate::sqlite::{compaction, read, retention};
 use dalsegno_model::CallFilter;
 
 #[tokio::test]
@@ -15,10 +15,10 @@ async fn calls_are_found_by_an_index() {
     let (_dir, store) = file().await;
     for (sql, indexes) in [
         (list_sql(CallFilter::Pending), &["calls_by_turn (run=? AND turn=?)", "calls_started (run=?)"][..]),
-        (BYTES, &["calls_started (run=?)", "calls_by_turn (run=? AND turn=?)"]),
+        (BYTES.to_owned(), &["calls_started (run=?)", "calls_by_turn (run=? AND turn=?)"]),
         (list_sql(CallFilter::Unsettled), &["calls_started (run=?)"]),
         (list_sql(CallFilter::OpenTurn), &["calls_by_turn (run=? AND turn=?)"]),
-        (NEXT_ORDINAL, &["COVERING INDEX sqlite_autoindex_calls_2 (run=?)"]),
+        (NEXT_ORDINAL.to_owned(), &["COVERING INDEX sqlite_autoindex_calls_2 (run=?)"]),
     ] {
         let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
         let steps = store
@@ -44,7 +44,8 @@ async fn polls_read_no_run_whose_data_is_gone() {
         (CHANGED.to_owned(), &["runs_live", "runs_finished (changed_at>?)"]),
         (ACTIVE.to_owned(), &["runs_live"]),
         (read::NAMESPACE_USAGE.to_owned(), &["runs_with_payloads"]),
-        (retention::runs_to_expire_sql(), &["COVERING INDEX runs_to_empty (id>?)"]),
+        (retention::runs_to_expire_sql(), &["runs_to_expire (<expr><?)"]),
+        (compaction::RUNS_TO_COMPACT.to_owned(), &["runs_to_compact (id>?)"]),
     ] {
         let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
         let steps = store

@@ -13,6 +13,7 @@ use super::unsynced_commits::{attached, turn};
 use super::{Sqlite, execute};
 use crate::branch;
 use crate::encoded_ops;
+use crate::keys::WriteCipher;
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
 use crate::snapshot_writer;
 use dalsegno_format::chain::EncodedSnapshot;
@@ -74,7 +75,7 @@ impl<S: SnapshotReader> SnapshotReader for SlowStore<S> {
 }
 
 impl<S: SnapshotWriter> SnapshotWriter for SlowStore<S> {
-    async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
+    async fn cipher_to_write(&self, run: RunId) -> Result<WriteCipher> {
         self.inner.cipher_to_write(run).await
     }
 

@@ -23,7 +23,7 @@ async fn a_dropped_read_is_interrupted_and_frees_its_connection() {
         tokio::time::timeout(Duration::from_millis(50), endless).await.unwrap_err();
     }
     let began = Instant::now();
-    store.poll_deadlines(jiff::Timestamp::now()).await.unwrap();
+    store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(2), "a read waited for {:?}", began.elapsed());
 }
 
@@ -37,6 +37,6 @@ async fn long_reads_leave_the_connections_of_short_ones_free() {
         long.push(reading);
     }
     let began = Instant::now();
-    store.poll_deadlines(jiff::Timestamp::now()).await.unwrap();
+    store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap();
     assert!(began.elapsed() < Duration::from_secs(2), "a read waited for {:?}", began.elapsed());
 }
