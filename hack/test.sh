@@ -156,7 +156,7 @@ if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" 
         left_out='--skip upgrade::'
         echo '-- left out: the test of an upgrade, since this clone does not have the previous version' | tee -a "$logs/summary"
     fi
-    run 'chaos' cargo 30 bash -c 'timed --test chaos -- --test-threads=1 $left_out' || true
+    run 'chaos' cargo 40 bash -c 'timed --test chaos -- --test-threads=1 $left_out' || true
 else
     echo 'the end-to-end tests could not run' | tee -a "$logs/summary"
     finish 'fuzz' cargo || true
