@@ -86,8 +86,10 @@ chart() {
     [[ -n $memory && $("${postgres[@]}" | grep -c "memory: $memory$") = 2 && -n $larger &&
         $("${postgres[@]}" --set gateway.connections.max=8192 --set gateway.memory.requestBodies=256Mi |
             grep -c "memory: $larger$") = 2 ]] || { echo "the gateway's memory is not $memory or $larger"; return 1; }
-    # A given amount replaces the sum, also where only one of the two is given.
-    [[ $("${postgres[@]}" --set gateway.resources.limits.memory=3Gi | grep -c 'memory: 3Gi$') = 2 ]] || return 1
+    # A given amount replaces the sum. A given limit is also the request; a given request has no limit.
+    [[ $("${postgres[@]}" --set gateway.resources.limits.memory=3Gi | grep -c 'memory: 3Gi$') = 2 ]] &&
+        [[ $("${postgres[@]}" --set gateway.resources.requests.memory=256Mi | grep -c "memory: \(256Mi\|$memory\)$") = 1 ]] ||
+        { echo 'a given amount of memory is changed'; return 1; }
     # The chart must refuse the working role without the owner's Secret, and the other way round.
     local role=(--set postgres.role=app) owner=(--set postgres.migrationSecret.name=owner)
     [[ $("${postgres[@]}" "${role[@]}" "${owner[@]}") = *DALSEGNO_GRANT_TO* ]] &&

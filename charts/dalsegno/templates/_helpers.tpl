@@ -185,12 +185,16 @@ in operator/gateway/src/config.rs), and docs/guides/in-production.md explains th
 {{- end }}
 {{- end }}
 
-{{/* Resources of a container: the given ones. Memory that is not given is the sum, as request and as limit. */}}
+{{/* Resources of a container: the given ones. Memory of which neither is given is the sum, as request and as limit. A given
+request alone has no limit: one that is smaller than the sum would end the container under load. */}}
 {{- define "dalsegno.resources" -}}
 {{- $request := dig "requests" "memory" "" .resources }}
 {{- $limit := dig "limits" "memory" "" .resources }}
 {{- $requests := dict "memory" (coalesce $request $limit .memory) }}
-{{- $limits := dict "memory" (coalesce $limit $request .memory) }}
+{{- $limits := dict }}
+{{- if or $limit (not $request) }}
+{{- $_ := set $limits "memory" (coalesce $limit .memory) }}
+{{- end }}
 {{- toYaml (mergeOverwrite (deepCopy .resources) (dict "requests" $requests "limits" $limits)) }}
 {{- end }}
 
@@ -213,7 +217,7 @@ readinessProbe:
 {{- define "dalsegno.env.common" -}}
 - name: DALSEGNO_LOG
   value: {{ .Values.log | quote }}
-- name: DALSEGNO_DATA64_URL
+- name: DALSEGNO_DATABASE_URL
   {{- if include "dalsegno.postgres" . }}
   valueFrom:
     secretKeyRef:
@@ -227,13 +231,13 @@ readinessProbe:
 {{/* The connections of operator and gateway. */}}
 {{- define "dalsegno.env.connections" -}}
 {{- with .Values.postgres.connections -}}
-- name: DALSEGNO_DATA64_MAX_CONNECTIONS
+- name: DALSEGNO_DATABASE_MAX_CONNECTIONS
   value: {{ .max | quote }}
-- name: DALSEGNO_DATA64_MAX_READ_CONNECTIONS
+- name: DALSEGNO_DATABASE_MAX_READ_CONNECTIONS
   value: {{ .maxReads | quote }}
-- name: DALSEGNO_DATA64_STATEMENT_TIMEOUT
+- name: DALSEGNO_DATABASE_STATEMENT_TIMEOUT
   value: {{ .statementTimeout | quote }}
-- name: DALSEGNO_DATA64_CONNECTION_LIFETIME
+- name: DALSEGNO_DATABASE_CONNECTION_LIFETIME
   value: {{ .lifetime | quote }}
 {{- end }}
 {{- end }}
@@ -373,7 +377,7 @@ the sum of the limits would not be the most that it takes.
   value: {{ .inspectionReads }}
 - name: DALSEGNO_GATEWAY_PAGE_BYTES
   value: {{ .pageReads }}
-- name: DALSEGNO_GATEWAY_DELTA_64_BYTES
+- name: DALSEGNO_GATEWAY_DELTA_BASE_BYTES
   value: {{ .deltaBases }}
 {{- end }}
 {{- end }}
@@ -424,7 +428,7 @@ the sum of the limits would not be the most that it takes.
 {{- end }}
 - name: DALSEGNO_LOG
   value: {{ $.Values.log | quote }}
-- name: DALSEGNO_DATA64_URL
+- name: DALSEGNO_DATABASE_URL
   valueFrom:
     secretKeyRef:
       name: {{ . }}

@@ -15,7 +15,7 @@ use dalsegno_model::{Attempt, Forgiveness, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::observed::{Observed, ObservedNode};
-use crate::pod_end::{SIGKILL_EXIT, SIGTERM_EXIT};
+use crate::pod_end::{CLOCK_SKEW_SECONDS, SIGKILL_EXIT, SIGTERM_EXIT};
 use crate::text::with_log;
 
 /// How long the charge of a worker that a signal ended may be taken back. Kubernetes reports a node as not Ready after 50
@@ -50,9 +50,10 @@ pub(crate) fn forgiveness(row: &RunRecord, observed: &Observed) -> Option<Forgiv
     Some(Forgiveness { attempt: lost.number, cause: Cause::NodeLost, message })
 }
 
-/// Whether the node is lost, or was lost after this time and is Ready again.
+/// Whether the node is lost, or was lost after this time and is Ready again. The time is of the store's clock, and that of
+/// the node is of the API server's. A node that was lost is not Ready for longer than they may differ.
 fn was_lost(node: &ObservedNode, ended: Timestamp) -> bool {
-    !node.ready || node.since > ended
+    !node.ready || node.since.duration_since(ended).as_secs() > CLOCK_SKEW_SECONDS
 }
 
 fn is_charged_for_signal(attempt: &Attempt) -> bool {

@@ -13,7 +13,7 @@ use crate::text::{reason_and_message, with_log};
 
 /// How far the clocks of a node and of the control plane may differ, in seconds. The times are compared only if the
 /// operator did not see the disruption begin. Then a crash just before a deletion counts as the deletion's.
-const CLOCK_SKEW_SECONDS: i64 = 10;
+pub(crate) const CLOCK_SKEW_SECONDS: i64 = 10;
 /// Exit code of a process that SIGTERM ended.
 pub(crate) const SIGTERM_EXIT: i32 = 143;
 /// Exit code of a process that SIGKILL ended.

@@ -34,7 +34,12 @@ fn waits_for(row: &RunRecord, seen: &ObservedPod) -> Option<SignedDuration> {
     row.attempt.scheduled_at.filter(|_| waits).map(|since| row.now.duration_since(since))
 }
 
-/// The problem that the latest event of a pod reports, by the reason and the message of that event.
+/// Whether an event with this reason is about a volume of the pod.
+pub fn is_volume_event(reason: &str) -> bool {
+    matches!(reason, "FailedAttachVolume" | "SuccessfulAttachVolume" | "FailedMount" | "FailedMapVolume")
+}
+
+/// The problem that a pod's latest event about a volume reports, by its reason and its message.
 pub fn volume_problem(reason: &str, message: &str) -> Option<VolumeProblem> {
     let is_attach = match reason {
         "FailedAttachVolume" => true,

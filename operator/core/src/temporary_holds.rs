@@ -28,6 +28,8 @@ const DISRUPTION_SPAN: SignedDuration = SignedDuration::from_mins(10);
 /// First and longest pause of a hold.
 const PAUSES: (SignedDuration, SignedDuration) =
     (SignedDuration::from_mins(1), SignedDuration::from_mins(30));
+/// So many doublings of the first pause are more than the longest one.
+const LONGEST_PAUSE: usize = 5;
 
 /// The template of the next attempt.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +56,8 @@ pub fn find_start_hold(row: &RunRecord, settings: &Settings, template: StartTemp
 /// Returns a hold if too many pod names in a row were taken by strangers.
 pub fn find_name_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let taken = consecutive(row, |it| ended_by(it, Cause::NameTaken));
-    let at = retry_time(row, settings, taken.checked_sub(MAX_NAMES_TAKEN)?)?;
+    // The row shows one attempt more than hold the run, so the second pause is the longest one already.
+    let at = retry_time(row, settings, LONGEST_PAUSE * taken.checked_sub(MAX_NAMES_TAKEN)?)?;
     let message =
         format!("{taken} pod names in a row were taken by pods of other owners; {}", describe_last_end(row));
     Some(Hold { retry_at: Some(at), ..Hold::new(Reason::NameCollision, message) })

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use clap::Parser as _;
+use std::collections::BTreeSet;
+
+use clap::{CommandFactory as _, Parser as _};
 use dalsegno_gateway::Config;
 use serde_yaml::Value;
 
@@ -52,6 +54,27 @@ fn the_flags_have_the_defaults_of_the_gateway() {
 }
 
 #[test]
+fn the_program_reads_every_variable_that_the_chart_sets() {
+    const TEMPLATES: [&str; 3] = [
+        include_str!("../../../charts/dalsegno/templates/_helpers.tpl"),
+        include_str!("../../../charts/dalsegno/templates/deployment.yaml"),
+        include_str!("../../../charts/dalsegno/templates/gateway.yaml"),
+    ];
+    let (mut known, mut commands) = (BTreeSet::new(), vec![Cli::command()]);
+    while let Some(command) = commands.pop() {
+        let variables = command.get_arguments().filter_map(|it| Some(it.get_env()?.to_str()?.to_owned()));
+        known.extend(variables);
+        commands.extend(command.get_subcommands().cloned());
+    }
+    let lines = TEMPLATES.iter().flat_map(|it| it.lines());
+    let names =
+        lines.filter_map(|it| it.trim().strip_prefix("- name: ")).filter(|it| it.starts_with("DALSEGNO_"));
+    let set: BTreeSet<String> = names.map(str::to_owned).collect();
+    assert!(set.len() > 20, "{set:?}");
+    assert_eq!(set.difference(&known).collect::<Vec<_>>(), Vec::<&String>::new());
+}
+
+#[test]
 fn the_chart_has_the_defaults_of_the_program() {
     for (value, flag) in LIMITS {
         let text = chart_value("gateway", value);
@@ -73,11 +96,11 @@ fn the_chart_has_the_settings_of_the_allocator_with_which_the_memory_was_measure
     const MEASURED: &str = include_str!("../../store/tests/support/child_process.rs");
     let (_, settings) = MEASURED.split_once("const ALLOCATOR").unwrap();
     let (settings, _) = settings.split_once("];").unwrap();
-    let settings: Vec<_> = settings.lines().filter(|line| line.contains("MALLOC")).collect();
-    assert_eq!(settings.len(), 3);
-    for line in settings {
-        let texts: Vec<_> = line.split('"').collect();
-        let entry = format!("- name: {}\n  value: \"{}\"\n", texts[1], texts[3]);
+    // Names and values in turn, each between quotation marks.
+    let texts: Vec<_> = settings.split('"').skip(1).step_by(2).collect();
+    assert_eq!(texts.len(), 6);
+    for setting in texts.chunks(2) {
+        let entry = format!("- name: {}\n  value: \"{}\"\n", setting[0], setting[1]);
         assert!(CHART.contains(&entry), "{entry}");
     }
 }

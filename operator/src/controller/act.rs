@@ -305,7 +305,8 @@ mod tests {
         let row = Box::new(runtime.store.get_run(id).await.unwrap().unwrap());
         let run = run();
         let small = Sizes { state: Some(1 << 20), ..Sizes::default() };
-        let others = join_all((0..16).map(|_| runtime.state_reads.acquire(&small))).await;
+        // The smallest budget has 8 MiB for small states.
+        let others = join_all((0..8).map(|_| runtime.state_reads.acquire(&small))).await;
         let mut verifying = Box::pin(perform(&*runtime, &run, Effect::VerifyHead(row)));
         assert!(timeout(Duration::from_millis(300), &mut verifying).await.is_err(), "no permit is free");
         drop(others);

@@ -169,7 +169,8 @@ async fn observe_volumes(ctx: &Context, row: &RunRecord, seen: &ObservedPod) -> 
         let last = it.series.as_ref().and_then(|it| it.last_observed_time.as_ref()).map(|it| it.0);
         last.max(it.last_timestamp.as_ref().map(|it| it.0)).max(it.event_time.as_ref().map(|it| it.0))
     };
-    let latest = events.ok()?.items.into_iter().max_by_key(time)?;
+    let is_of_volume = |it: &Event| it.reason.as_deref().is_some_and(slow_start::is_volume_event);
+    let latest = events.ok()?.items.into_iter().filter(is_of_volume).max_by_key(time)?;
     slow_start::volume_problem(latest.reason.as_deref()?, latest.message.as_deref().unwrap_or_default())
 }
 

@@ -272,8 +272,8 @@ impl Keys {
 
     /// Removes a run's cipher from the cache. To be called after this process may have deleted its data key, or has
     /// found that another one is stored.
-    pub fn forget(&self, run: RunId) {
-        self.lock().ciphers.remove(&run);
+    pub fn forget(&self, run: RunId) -> bool {
+        self.lock().ciphers.remove(&run).is_some()
     }
 }
 

@@ -342,9 +342,10 @@ async fn an_abandoned_call_does_not_stop_the_others() {
     }
 }
 
-/// Makes the schema the one before the last migration.
+/// Makes the schema the one of the third migration.
 const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      DROP INDEX runs_to_compact; DROP INDEX runs_to_expire; ALTER TABLE runs DROP COLUMN compacted_keep_last; \
+     ALTER TABLE attempts DROP COLUMN image_in_registry; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
 
 #[tokio::test]
@@ -359,6 +360,7 @@ async fn a_migration_copies_the_database_first_and_loses_no_run() {
     conn.close().await.unwrap();
     let copy = dir.path().join("runs.db.schema-3");
     std::fs::write(dir.path().join("runs.db.schema-2"), "of an earlier migration").unwrap();
+    std::fs::write(&copy, "of the same migration, before a rollback").unwrap();
     std::fs::write(dir.path().join("runs.db.schema-3.partial"), "of a migration that was interrupted")
         .unwrap();
 

@@ -14,7 +14,7 @@ use crate::keys::{
 };
 use crate::statements::COUNT_UNSEALED;
 use dalsegno_format::seal::{PayloadCipher, SEALED};
-use dalsegno_model::{Result, RunId, Shred, Shredded};
+use dalsegno_model::{Error, Result, RunId, Shred, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS is_live \
      FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";
@@ -100,6 +100,18 @@ impl Postgres {
                 self.keys.forget(run);
                 work().await
             }
+            done => done,
+        }
+    }
+
+    /// Does work that reads payloads of a run. What is damaged or missing under a cached data key is tried once more with the
+    /// stored one: a failover may have lost the cached key, and another process has made a new one.
+    pub(super) async fn with_fresh_key<T, F>(&self, run: RunId, work: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        match work().await {
+            Err(Error::Corrupt { .. } | Error::Gone { .. }) if self.keys.forget(run) => work().await,
             done => done,
         }
     }

@@ -32,7 +32,9 @@ impl Postgres {
         let query = sqlx::query(EXPIRE).bind(run).bind(i64::from(rows)).bind(PAGE_BYTES);
         let row = self.pool.one(query).await?;
         let run: Option<RunId> = row.try_get("expired")?;
-        run.inspect(|run| self.keys.forget(*run));
+        if let Some(run) = run {
+            self.keys.forget(run);
+        }
         let rows = row.try_get::<i64, _>("touched")?.unsigned_abs();
         Ok(Dropped { run, rows, done: row.try_get("done")? })
     }

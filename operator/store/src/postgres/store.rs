@@ -100,7 +100,7 @@ impl Operator for Postgres {
     }
 
     async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
-        self.do_compact(run, rows).await
+        self.with_fresh_key(run, || self.do_compact(run, rows)).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
@@ -173,7 +173,7 @@ impl Worker for Postgres {
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        snapshot_writer::make(&self.snapshot_store(), run).await
+        self.with_fresh_key(run, || async { snapshot_writer::make(&self.snapshot_store(), run).await }).await
     }
 
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
@@ -188,11 +188,17 @@ impl Read for Postgres {
     }
 
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
-        self.do_read_records(run, query).await.map_err(|fault| fault.with_context("reading records"))
+        let read = || async {
+            self.do_read_records(run, query).await.map_err(|fault| fault.with_context("reading records"))
+        };
+        self.with_fresh_key(run, read).await
     }
 
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
-        self.do_events(run, query).await.map_err(|fault| fault.with_context("reading events"))
+        let read = || async {
+            self.do_events(run, query).await.map_err(|fault| fault.with_context("reading events"))
+        };
+        self.with_fresh_key(run, read).await
     }
 
     async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>> {
@@ -200,11 +206,13 @@ impl Read for Postgres {
     }
 
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>> {
-        Ok(branch::state(&self.snapshot_store(), run, turn).await?.map(|at| at.state))
+        let read = || async { branch::state(&self.snapshot_store(), run, turn).await };
+        Ok(self.with_fresh_key(run, read).await?.map(|at| at.state))
     }
 
     async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
-        Ok(branch::state(&self.snapshot_store(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
+        let read = || async { branch::state(&self.snapshot_store(), run, Some(turn)).await };
+        Ok(self.with_fresh_key(run, read).await?.map(|at| (at.row, at.state)))
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {
@@ -212,7 +220,9 @@ impl Read for Postgres {
     }
 
     async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>> {
-        self.do_calls(run, which).await.map_err(|fault| fault.with_context("listing calls"))
+        let read =
+            || async { self.do_calls(run, which).await.map_err(|fault| fault.with_context("listing calls")) };
+        self.with_fresh_key(run, read).await
     }
 
     async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>> {

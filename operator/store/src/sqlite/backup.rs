@@ -60,41 +60,51 @@ async fn back_up_within(database: &Path, to: &Path, bound: u64) -> Result<()> {
 
 /// Copies the database before a migration to a file beside it, and deletes the copies before earlier migrations. A
 /// migration must not fail for want of a copy, nor keep workers waiting for long: without room, or if the database is
-/// large, there is none.
+/// large, there is none. After the copy the volume must not be almost full.
 pub(super) async fn before_migration(
     conn: &mut SqliteConnection,
     database: &Path,
     schema: i64,
 ) -> Result<()> {
-    let to = copy_path(database, schema);
     let size = std::fs::metadata(database).map_or(0, |file| file.len());
-    if to.exists() {
-        return Ok(());
-    }
-    if size > LARGEST_COPY || size + limits_of(database)?.wal_bound() > free_bytes(database)? {
+    let limits = limits_of(database)?;
+    if size > LARGEST_COPY || size + limits.wal_bound() + limits.warn_below() > free_bytes(database)? {
         tracing::warn!(
             bytes = size,
             "the database is migrated without a copy, because it is large or its volume has too little room"
         );
         return Ok(());
     }
-    let operation = "copying the database before its migration";
-    let failed = |error: io::Error| DbError::unavailable(error).with_context(operation);
+    match copy_for_migration(conn, database, schema).await {
+        Ok(path) => tracing::info!(path = %path.display(), "the database was copied before its migration"),
+        Err(DbError::Corrupt(detail)) => {
+            return Err(DbError::Corrupt(detail).with_context("copying the database before its migration"));
+        }
+        Err(fault) => {
+            let error = fault.with_context("copying the database before its migration");
+            tracing::warn!(error = %error, "the database is migrated without a copy");
+        }
+    }
+    Ok(())
+}
+
+/// Replaces a copy from the same schema: commits may have been made since.
+async fn copy_for_migration(conn: &mut SqliteConnection, database: &Path, schema: i64) -> DbResult<PathBuf> {
+    let to = copy_path(database, schema);
     let partial = with_suffix(&to, ".partial");
-    remove_if_exists(&partial).map_err(failed)?;
-    create(&partial).map_err(failed)?;
-    let name = partial.to_str().ok_or_else(|| Error::Unusable("the name of the copy is not UTF-8".into()))?;
-    let copied = sqlx::query("VACUUM INTO ?").bind(name).execute(conn).await.map_err(DbError::from);
-    if let Err(fault) = copied {
-        remove_if_exists(&partial).map_err(failed)?;
-        return Err(fault.with_context(operation));
+    remove_if_exists(&partial).map_err(DbError::unavailable)?;
+    create(&partial).map_err(DbError::unavailable)?;
+    let name =
+        partial.to_str().ok_or_else(|| DbError::Unusable("the name of the copy is not UTF-8".into()))?;
+    if let Err(error) = sqlx::query("VACUUM INTO ?").bind(name).execute(conn).await {
+        remove_if_exists(&partial).map_err(DbError::unavailable)?;
+        return Err(error.into());
     }
     for earlier in (0..schema).map(|earlier| copy_path(database, earlier)) {
-        remove_if_exists(&earlier).map_err(failed)?;
+        remove_if_exists(&earlier).map_err(DbError::unavailable)?;
     }
-    std::fs::rename(&partial, &to).map_err(failed)?;
-    tracing::info!(path = %to.display(), "the database was copied before its migration");
-    Ok(())
+    std::fs::rename(&partial, &to).map_err(DbError::unavailable)?;
+    Ok(to)
 }
 
 /// The copy of a database from before its migration from this schema.

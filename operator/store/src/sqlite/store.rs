@@ -89,7 +89,9 @@ impl Operator for Sqlite {
         let operation = "deleting payloads past their retention";
         let work = self.write(operation, move |conn, now| Box::pin(retention::expire(conn, now, run, rows)));
         let dropped = work.await?;
-        dropped.run.inspect(|run| self.keys.forget(*run));
+        if let Some(run) = dropped.run {
+            self.keys.forget(run);
+        }
         Ok(dropped)
     }
 

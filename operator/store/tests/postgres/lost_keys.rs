@@ -87,6 +87,22 @@ async fn nothing_is_sealed_under_a_lost_data_key_after_another_process_made_a_ne
     assert_readable(&sealed.process().await, &worker).await;
 }
 
+/// It has cached the lost key, and writes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_reads_what_another_one_sealed_under_a_new_data_key() {
+    let sealed = Sealed::new().await;
+    let worker = sealed.process().await.worker().await;
+    let (state, calls, records) = (sealed.process().await, sealed.process().await, sealed.process().await);
+    for reader in [&state, &calls, &records] {
+        cache_key(reader, &worker).await;
+    }
+    sealed.lose_keys().await;
+    write_all(&sealed.process().await, &worker).await;
+    assert!(state.state(worker.run, None).await.unwrap().is_some());
+    assert_eq!(calls.calls(worker.run, CallFilter::All).await.unwrap().len(), 2);
+    assert_eq!(records.read_records(worker.run, &all_records()).await.unwrap().records.len(), 1);
+}
+
 /// Each kind of write is the first after the loss.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_write_compares_the_data_key() {

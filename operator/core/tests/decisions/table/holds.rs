@@ -270,6 +270,11 @@ fn start_failures() -> Vec<Case> {
             expect_effect("create triage-12"),
         ),
         case(
+            "if the next name is taken too, it ends after the longest pause",
+            (2..13).rev().fold(run().reserved(13), |it, n| it.after(neutral(n, Cause::NameTaken).ago(600))),
+            expect_status(Summary::Held, Reason::NameCollision),
+        ),
+        case(
             "names that deleted runs of this name still have hold no run, however many",
             (2..13).rev().fold(run().reserved(13), |it, n| it.after(neutral(n, Cause::NameInUse))),
             expect_effect("create triage-13"),
