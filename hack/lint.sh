@@ -86,6 +86,9 @@ chart() {
     [[ -n $memory && $("${postgres[@]}" | grep -c "memory: $memory$") = 2 && -n $larger &&
         $("${postgres[@]}" --set gateway.connections.max=8192 --set gateway.memory.requestBodies=256Mi |
             grep -c "memory: $larger$") = 2 ]] || { echo "the gateway's memory is not $memory or $larger"; return 1; }
+    # Two of the largest states are counted for each kind of reads, also where the value is less.
+    [[ $("${postgres[@]}" --set gateway.memory.resumeReads=72Mi --set gateway.memory.inspectionReads=72Mi |
+        grep -c "memory: $memory$") = 2 ]] || { echo "small reads do not count as $memory"; return 1; }
     # A given amount replaces the sum. A given limit is also the request; a given request has no limit.
     [[ $("${postgres[@]}" --set gateway.resources.limits.memory=3Gi | grep -c 'memory: 3Gi$') = 2 ]] &&
         [[ $("${postgres[@]}" --set gateway.resources.requests.memory=256Mi | grep -c "memory: \(256Mi\|$memory\)$") = 1 ]] ||

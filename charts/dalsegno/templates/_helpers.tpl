@@ -167,7 +167,9 @@ in operator/gateway/src/config.rs), and docs/guides/in-production.md explains th
 {{- with .Values.gateway }}
 {{- $connections := div (add (mul (int .connections.max) 32) 1023) 1024 }}
 {{- $requests := mul 4 (include "dalsegno.mebibytes" .memory.requestBodies) }}
-{{- $states := mul 2 (add 80 (include "dalsegno.mebibytes" .memory.resumeReads) (include "dalsegno.mebibytes" .memory.inspectionReads)) }}
+{{- $resumes := max 128 (include "dalsegno.mebibytes" .memory.resumeReads) }}
+{{- $inspections := max 128 (include "dalsegno.mebibytes" .memory.inspectionReads) }}
+{{- $states := mul 2 (add 80 $resumes $inspections) }}
 {{- $pages := mul 2 (include "dalsegno.mebibytes" .memory.pageReads) }}
 {{- add 32 $connections $requests (include "dalsegno.mebibytes" .memory.responses) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
 {{- end }}
@@ -178,7 +180,7 @@ in operator/gateway/src/config.rs), and docs/guides/in-production.md explains th
 {{- with .Values.operator.memory }}
 {{- $own := add (include "dalsegno.mebibytes" .cache) (include "dalsegno.mebibytes" .commands) }}
 {{- if include "dalsegno.postgres" $ }}
-{{- add 32 $own (mul 2 (include "dalsegno.mebibytes" .stateReads)) }}
+{{- add 32 $own (mul 2 (max 128 (include "dalsegno.mebibytes" .stateReads))) }}
 {{- else }}
 {{- add $own (include "dalsegno.gatewayMemory" $) }}
 {{- end }}

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use dalsegno_protocol::Limits;
 
+use crate::limits::state_reads::TWO_STATES;
+
 /// One run, or one user, may hold at most one of this many equal shares of the bytes in memory.
 pub(crate) const SHARES: usize = 4;
 
@@ -36,7 +38,7 @@ pub struct Config {
     pub max_token_reviews: usize,
     /// Reviews under way at once for one peer address. Further ones wait.
     pub max_token_reviews_per_peer: usize,
-    /// How long a refused review counts among those of its peer address.
+    /// How long a refused review counts among those of its peer address. At most half of an address's reviews do.
     pub refused_review_pause: Duration,
     /// Connections open at once. If an idle one can be closed, a further connection takes its place; otherwise it is
     /// refused with 503.
@@ -157,9 +159,11 @@ impl Config {
     const MEASURED_STATE_BYTES: usize = Limits::STATE_BYTES + 2 * Limits::STATE_BYTES / 8;
 
     /// Most memory in bytes that a gateway with these limits takes. The caches of an operator in the same process are not
-    /// included.
+    /// included. A read that is larger than its budget has it alone, so each budget counts as two of the largest states
+    /// at least: that is a comparison, or the largest head with its open calls.
     pub fn memory_bytes(&self) -> usize {
-        let states = self.max_resume_bytes + self.max_inspection_bytes + Self::MEASURED_STATE_BYTES;
+        let reads = self.max_resume_bytes.max(TWO_STATES) + self.max_inspection_bytes.max(TWO_STATES);
+        let states = reads + Self::MEASURED_STATE_BYTES;
         Self::BASE_BYTES
             + self.max_connections * Self::CONNECTION_BYTES
             + self.max_request_bytes * Self::REQUEST_FACTOR

@@ -19,7 +19,7 @@ use crate::config::{Config, SHARES};
 use crate::delta_base_cache::DeltaBaseCache;
 use crate::limits::connections::Connections;
 use crate::limits::shared_limit::{Maximum, SharedLimit};
-use crate::limits::state_reads::{StateReadBudget, StateReadLimiter};
+use crate::limits::state_reads::{OwnerTurns, StateReadBudget, StateReadLimiter};
 use crate::metrics::Metrics;
 use crate::token_reviews::TokenReviews;
 
@@ -63,6 +63,8 @@ pub struct Shared {
     pub(crate) resume_reads: StateReadLimiter,
     /// Pages of events and records that are read at once.
     pub(crate) page_reads: Semaphore,
+    /// Each owner reads one page at a time.
+    pub(crate) page_turns: OwnerTurns,
     /// The capability of each run's current worker, as last verified.
     pub(crate) current_workers: Cache<RunId, Digest>,
     pub(crate) heartbeat_batcher: HeartbeatBatcher,
@@ -107,6 +109,7 @@ impl Gateway {
             inspection_reads: StateReadLimiter::new(config.max_inspection_bytes, config.store_timeout),
             resume_reads: StateReadLimiter::new(config.max_resume_bytes, config.store_timeout),
             page_reads: Semaphore::new((config.max_page_bytes / Limits::PAGE_BYTES).max(1)),
+            page_turns: OwnerTurns::new(),
             current_workers: Cache::new(CURRENT_WORKERS),
             delta_bases: DeltaBaseCache::new(config.max_delta_base_bytes),
             snapshot_schedule: SnapshotSchedule::default(),

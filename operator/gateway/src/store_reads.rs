@@ -2,9 +2,12 @@
 
 use dalsegno_model::{Digest, RunId, RunRecord, Sizes};
 use dalsegno_protocol::{Limits, State};
+use tokio::sync::{OwnedMutexGuard, SemaphorePermit};
+use tokio::time::{Instant, timeout};
 
 use crate::extractors::Reader;
 use crate::gateway::Gateway;
+use crate::limits::shared_limit::{LimitExceeded, LimitOwner};
 use crate::limits::state_reads::read_bytes;
 use crate::response::ApiProblem;
 
@@ -69,7 +72,20 @@ impl Gateway {
         }))
     }
 
-    /// Reads a page of events or records while few others are read. `operation` names the read in logs.
+    /// Waits until this owner reads no other page. Whoever reads a page holds its owner's turn, so nobody waits behind
+    /// more than one page of each other owner.
+    pub(crate) async fn page_turn(&self, owner: &LimitOwner) -> Result<OwnedMutexGuard<()>, LimitExceeded> {
+        self.page_turns.acquire(owner, Instant::now() + self.config.store_timeout).await
+    }
+
+    /// Waits until few pages are being read.
+    pub(crate) async fn page_place(&self) -> Result<SemaphorePermit<'_>, LimitExceeded> {
+        let place = timeout(self.config.store_timeout, self.page_reads.acquire()).await;
+        place.ok().and_then(Result::ok).ok_or(LimitExceeded::Total)
+    }
+
+    /// Reads a page of events or records while few others are read. The caller holds its owner's [`Self::page_turn`].
+    /// `operation` names the read in logs.
     ///
     /// # Errors
     ///
@@ -83,8 +99,7 @@ impl Gateway {
     where
         F: Future<Output = dalsegno_model::Result<T>>,
     {
-        let permit = tokio::time::timeout(self.config.store_timeout, self.page_reads.acquire()).await;
-        let _permit = permit.map_err(|_| ApiProblem::at_capacity())?;
+        let _place = self.page_place().await?;
         self.call_with_retry(operation, read).await
     }
 
@@ -104,7 +119,6 @@ mod tests {
     use super::*;
     use crate::authenticator::{AuthError, Authenticator, PodIdentity};
     use crate::config::Config;
-    use crate::limits::shared_limit::LimitOwner;
     use crate::limits::state_reads::TWO_STATES;
 
     struct RefuseAll;
@@ -115,6 +129,9 @@ mod tests {
             Err(AuthError::Refused("no token is valid here".into()))
         }
     }
+
+    static OWNER: LimitOwner = LimitOwner::Run(RunId::nil());
+    static OTHER: LimitOwner = LimitOwner::Run(RunId::from_u128(1));
 
     async fn gateway() -> Gateway {
         let store = Arc::new(Sqlite::memory().await.unwrap());
@@ -129,6 +146,38 @@ mod tests {
             let bytes = gateway.state_bytes(RunId::nil(), turn).await.unwrap();
             assert_eq!(bytes, Limits::STATE_BYTES, "{turn:?}");
         }
+    }
+
+    /// Reads a page as the handlers do.
+    async fn read_page<F>(
+        gateway: &Gateway,
+        owner: &LimitOwner,
+        read: impl Fn() -> F,
+    ) -> Result<(), ApiProblem>
+    where
+        F: Future<Output = dalsegno_model::Result<()>>,
+    {
+        let _turn = gateway.page_turn(owner).await?;
+        gateway.read_page("reading a page", read).await
+    }
+
+    #[tokio::test]
+    async fn an_owner_whose_reads_of_pages_hang_keeps_no_other_owner_from_reading() {
+        let gateway = gateway().await;
+        let reads = (0..16).map(|_| read_page(&gateway, &OWNER, std::future::pending));
+        tokio::select! {
+            biased;
+            answers = futures::future::join_all(reads) => panic!("the reads have ended: {answers:?}"),
+            answer = read_page(&gateway, &OTHER, || async { Ok(()) }) => assert!(answer.is_ok(), "{answer:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_owner_with_a_hanging_read_of_a_page_is_told_that_it_has_too_many() {
+        let gateway = gateway().await;
+        let _turn = gateway.page_turn(&OWNER).await.unwrap();
+        assert_eq!(gateway.page_turn(&OWNER).await.unwrap_err(), LimitExceeded::Owner);
+        assert!(gateway.page_turn(&OTHER).await.is_ok());
     }
 
     #[tokio::test]

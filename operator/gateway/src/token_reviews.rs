@@ -1,8 +1,9 @@
 //! Reviews bearer tokens: caches the verdicts, reviews each token once at a time, and limits the reviews of each peer.
 //!
 //! A caller is not known before its token is reviewed, so these limits count by peer address. Each peer has few reviews
-//! at once. A refused review keeps its place for a pause, so that invented tokens cause few reviews a second. Invariant:
-//! nobody waits behind more than one peer's share of each other peer.
+//! at once. A refused review keeps its place for a pause, so that invented tokens cause fewer reviews. At most half of
+//! a peer's places are in a pause: pods behind one address share them, and the others must still be reviewed.
+//! Invariant: nobody waits behind more than one peer's share of each other peer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -231,12 +232,21 @@ impl<T> CachedVerdict<T> {
 struct ReviewPlaces {
     total: Arc<Semaphore>,
     per_peer: usize,
-    peers: Cache<Option<PeerAddress>, Arc<Semaphore>>,
+    peers: Cache<Option<PeerAddress>, PeerPlaces>,
+}
+
+/// The places of one peer.
+#[derive(Clone)]
+struct PeerPlaces {
+    reviews: Arc<Semaphore>,
+    /// How many of them may be in a pause at once.
+    pauses: Arc<Semaphore>,
 }
 
 /// A review may be under way until this is dropped.
 struct ReviewPlace {
     of_peer: OwnedSemaphorePermit,
+    pauses_of_peer: Arc<Semaphore>,
     _of_total: OwnedSemaphorePermit,
 }
 
@@ -251,21 +261,30 @@ impl ReviewPlaces {
 
     /// Waits for a place: first of the peer, then of all. `None` only if a semaphore was closed, which never happens.
     async fn acquire(&self, peer: Option<PeerAddress>) -> Option<ReviewPlace> {
-        let new = || Ok::<_, Infallible>(Arc::new(Semaphore::new(self.per_peer)));
-        let Ok(of_peer) = self.peers.get_or_insert_with(&peer, new);
-        let of_peer = of_peer.acquire_owned().await.ok()?;
+        let new = || Ok::<_, Infallible>(PeerPlaces::new(self.per_peer));
+        let Ok(PeerPlaces { reviews, pauses }) = self.peers.get_or_insert_with(&peer, new);
+        let of_peer = reviews.acquire_owned().await.ok()?;
         let of_total = self.total.clone().acquire_owned().await.ok()?;
-        Some(ReviewPlace { of_peer, _of_total: of_total })
+        Some(ReviewPlace { of_peer, pauses_of_peer: pauses, _of_total: of_total })
+    }
+}
+
+impl PeerPlaces {
+    /// So many places. Half of them, and never all, may be in a pause.
+    fn new(places: usize) -> Self {
+        Self { reviews: Arc::new(Semaphore::new(places)), pauses: Arc::new(Semaphore::new(places / 2)) }
     }
 }
 
 impl ReviewPlace {
-    /// Frees the place among all at once, and that of the peer after a pause.
+    /// Frees the place among all at once, and that of the peer after a pause; at once if as many of the peer's places
+    /// as may be are in a pause.
     fn keep_for(self, pause: Duration) {
-        let Self { of_peer, _of_total } = self;
+        let Self { of_peer, pauses_of_peer, _of_total } = self;
+        let Ok(pausing) = pauses_of_peer.try_acquire_owned() else { return };
         tokio::spawn(async move {
             sleep(pause).await;
-            drop(of_peer);
+            drop((of_peer, pausing));
         });
     }
 }

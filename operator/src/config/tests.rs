@@ -60,7 +60,9 @@ fn the_program_reads_every_variable_that_the_chart_sets() {
         include_str!("../../../charts/dalsegno/templates/deployment.yaml"),
         include_str!("../../../charts/dalsegno/templates/gateway.yaml"),
     ];
-    let (mut known, mut commands) = (BTreeSet::new(), vec![Cli::command()]);
+    // The log is set up before the arguments are parsed.
+    let mut known = BTreeSet::from(["DALSEGNO_LOG".to_owned()]);
+    let mut commands = vec![Cli::command()];
     while let Some(command) = commands.pop() {
         let variables = command.get_arguments().filter_map(|it| Some(it.get_env()?.to_str()?.to_owned()));
         known.extend(variables);
@@ -112,6 +114,16 @@ fn every_limit_of_the_gateway_changes_the_memory_that_it_may_take() {
         let more = if value.starts_with("memory.") { "1Gi" } else { "100000" };
         assert!(config(&[flag, more]).unwrap().memory_bytes() > default, "{value}");
     }
+}
+
+#[test]
+fn the_smallest_limits_of_reads_count_as_two_of_the_largest_states() {
+    let memory = |reads| {
+        let flags = ["--gateway-resume-bytes", reads, "--gateway-inspection-bytes", reads];
+        config(&flags).unwrap().memory_bytes()
+    };
+    assert_eq!(memory("72Mi"), memory("128Mi"));
+    assert_eq!(memory("129Mi") - memory("128Mi"), 4 << 20, "each of both counts twice");
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub(crate) async fn read_page(
     reader: &Reader,
     query: EventQuery,
 ) -> Result<EventPage, ApiProblem> {
+    let _turn = gateway.page_turn(&reader.owner).await?;
     gateway.read_page("reading events", || gateway.store.events(reader.run, query)).await
 }
 
@@ -155,7 +156,7 @@ impl EventStream {
                 Err(problem) if problem.0.code == Code::Fenced => return Ok(None),
                 authorized => authorized?,
             }
-            let page = read_page(&self.gateway, &self.reader, self.query).await?;
+            let page = self.poll().await?;
             if page.over && page.events.is_empty() {
                 return Ok(None);
             }
@@ -170,6 +171,14 @@ impl EventStream {
                 () = tokio::time::sleep(config.stream_poll_interval) => {}
             }
         }
+    }
+
+    /// Reads the next page. While too many pages are read it is empty: the stream tries again at the next poll.
+    async fn poll(&self) -> Result<EventPage, ApiProblem> {
+        let Self { gateway, reader, query, .. } = self;
+        let Ok(_turn) = gateway.page_turn(&reader.owner).await else { return Ok(EventPage::default()) };
+        let Ok(_place) = gateway.page_place().await else { return Ok(EventPage::default()) };
+        gateway.call_with_retry("reading events", || gateway.store.events(reader.run, *query)).await
     }
 
     /// Writes a page as text and moves the stream behind it.

@@ -61,6 +61,7 @@ pub(crate) async fn list(
         bytes: Limits::PAGE_BYTES,
     };
     gateway.authorize_reader(&reader).await?;
+    let _turn = gateway.page_turn(&reader.owner).await?;
     let read = || gateway.store.read_records(reader.run, &query);
     let page = gateway.read_page("reading records", read).await?;
     let next = page.next.map(|(key, entry)| format!("{entry}.{key}"));

@@ -58,7 +58,8 @@ impl StateReadBudget {
         self.acquire_bytes(read_bytes(sizes)).await
     }
 
-    /// Waits for this many bytes, or for the whole budget if that is less.
+    /// Waits for this many bytes, or for the whole budget if that is less. So a read may take more than the budget;
+    /// `Config::memory_bytes` counts [`TWO_STATES`] for it.
     pub(crate) async fn acquire_bytes(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.large_bytes);
         let budget = if bytes <= SMALL_STATE { &self.small } else { &self.large };
@@ -78,8 +79,28 @@ pub(crate) fn read_bytes(sizes: &Sizes) -> usize {
 /// each other owner.
 pub(crate) struct StateReadLimiter {
     budget: StateReadBudget,
-    owners: Cache<LimitOwner, Arc<Mutex<()>>>,
+    turns: OwnerTurns,
     timeout: Duration,
+}
+
+/// One turn for each owner, so that an owner with many calls waits once in the queue of all owners.
+pub(crate) struct OwnerTurns(Cache<LimitOwner, Arc<Mutex<()>>>);
+
+impl OwnerTurns {
+    /// Nobody has a turn.
+    pub(crate) fn new() -> Self {
+        Self(Cache::new(OWNERS))
+    }
+
+    /// Waits for the owner's turn, which lasts until this is dropped.
+    pub(crate) async fn acquire(
+        &self,
+        owner: &LimitOwner,
+        until: Instant,
+    ) -> Result<OwnedMutexGuard<()>, LimitExceeded> {
+        let Ok(owner) = self.0.get_or_insert_with(owner, || Ok::<_, Infallible>(Arc::default()));
+        timeout_at(until, owner.lock_owned()).await.map_err(|_| LimitExceeded::Owner)
+    }
 }
 
 /// A state may be read until this is dropped.
@@ -92,7 +113,7 @@ pub(crate) struct StateReadPermit {
 impl StateReadLimiter {
     /// A limiter of this many bytes, whose callers wait up to `timeout`.
     pub(crate) fn new(bytes: usize, timeout: Duration) -> Self {
-        Self { budget: StateReadBudget::new(bytes), owners: Cache::new(OWNERS), timeout }
+        Self { budget: StateReadBudget::new(bytes), turns: OwnerTurns::new(), timeout }
     }
 
     /// The bytes that all owners share.
@@ -107,8 +128,7 @@ impl StateReadLimiter {
         bytes: usize,
     ) -> Result<StateReadPermit, LimitExceeded> {
         let until = Instant::now() + self.timeout;
-        let Ok(owner) = self.owners.get_or_insert_with(owner, || Ok::<_, Infallible>(Arc::default()));
-        let owner = timeout_at(until, owner.lock_owned()).await.map_err(|_| LimitExceeded::Owner)?;
+        let owner = self.turns.acquire(owner, until).await?;
         let bytes = timeout_at(until, self.budget.acquire_bytes(bytes)).await;
         Ok(StateReadPermit { _owner: owner, _bytes: bytes.ok().flatten().ok_or(LimitExceeded::Total)? })
     }

@@ -66,6 +66,12 @@ async fn counted(config: Config) -> (TestContext, Arc<CountingAuthenticator>) {
     (TestContext { gateway, ..ctx }, authenticator)
 }
 
+/// Four reviews of one address at once. A refused one pauses longer than any test takes.
+fn long_pause() -> Config {
+    let refused_review_pause = Duration::from_secs(600);
+    Config { max_token_reviews_per_peer: 4, refused_review_pause, ..test_config() }
+}
+
 /// `GET state` by a user with this token.
 async fn read_as(ctx: &TestContext, token: &str, run: &str) -> Answer {
     let request = axum::http::Request::builder().uri(format!("/v1/namespaces/{run}/state"));
@@ -198,25 +204,50 @@ async fn forged_tokens_of_one_address_take_its_share_of_the_reviews_and_keep_no_
 }
 
 #[tokio::test]
-async fn an_address_whose_tokens_were_refused_waits_before_more_of_them_are_reviewed() {
-    let config = Config {
-        max_token_reviews_per_peer: 4,
-        refused_review_pause: Duration::from_secs(600),
-        store_timeout: Duration::from_millis(500),
-        ..test_config()
-    };
-    let (ctx, authenticator) = counted(config).await;
+async fn refused_tokens_of_an_address_keep_half_of_its_places_for_a_pause() {
+    let (ctx, authenticator) = counted(long_pause()).await;
     let server = start(&ctx).await;
-    let tokens: Vec<_> = (0..20).map(|number| format!("forged-{number}")).collect();
+    let forged = |prefix: &str| (0..20).map(|number| format!("{prefix}-{number}")).collect::<Vec<_>>();
+    let tokens = forged("forged");
     let answers = join_all(tokens.iter().map(|token| attach_from(2, token, (&ctx, &server)))).await;
-    let refused = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 401")).count();
-    let waited = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 503")).count();
-    assert_eq!((refused, waited, authenticator.reviews()), (4, 16, 4), "{answers:?}");
-    let again = attach_from(2, &tokens[0], (&ctx, &server)).await;
-    let known = answers[0].starts_with("HTTP/1.1 401");
-    assert!(!known || again.starts_with("HTTP/1.1 401"), "a known verdict needs no place: {again}");
-    let answer = attach_from(1, "token-of-pod-1", (&ctx, &server)).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 401")), "{answers:?}");
+    assert_eq!(authenticator.reviews(), 20);
+    let slow = forged("slow-forged");
+    let flood = join_all(slow.iter().map(|token| attach_from(2, token, (&ctx, &server))));
+    tokio::select! {
+        answers = flood => panic!("the reviews have ended: {answers:?}"),
+        () = async {
+            until("two more are reviewed", || authenticator.reviews() == 22).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let again = attach_from(2, &tokens[0], (&ctx, &server)).await;
+            assert!(again.starts_with("HTTP/1.1 401"), "a known verdict needs no place: {again}");
+            let answer = attach_from(1, "token-of-pod-1", (&ctx, &server)).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        } => {}
+    }
+    assert_eq!(authenticator.reviews(), 23, "two places of the flooding address are in a pause");
+    server.end().await;
+}
+
+/// Workers of one node may share its address with a pod that has no credential.
+#[tokio::test]
+async fn a_worker_behind_the_address_of_a_flood_of_invented_tokens_attaches() {
+    let (ctx, authenticator) = counted(long_pause()).await;
+    let server = start(&ctx).await;
+    let (ctx, at) = (&ctx, &server);
+    let flood = join_all((0..32).map(|connection| async move {
+        for number in 0..1_000_000 {
+            attach_from(2, &format!("forged-{connection}-{number}"), (ctx, at)).await;
+        }
+    }));
+    tokio::select! {
+        _ = flood => panic!("the flood has ended"),
+        () = async {
+            until("the flood is reviewed", || authenticator.reviews() > 64).await;
+            let answer = attach_from(2, "token-of-pod-1", (ctx, at)).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        } => {}
+    }
     server.end().await;
 }
 

@@ -60,15 +60,14 @@ async fn back_up_within(database: &Path, to: &Path, bound: u64) -> Result<()> {
 
 /// Copies the database before a migration to a file beside it, and deletes the copies before earlier migrations. A
 /// migration must not fail for want of a copy, nor keep workers waiting for long: without room, or if the database is
-/// large, there is none. After the copy the volume must not be almost full.
+/// large, there is none. The copy stays, so the volume must have room for another database of this size beside it.
 pub(super) async fn before_migration(
     conn: &mut SqliteConnection,
     database: &Path,
     schema: i64,
 ) -> Result<()> {
     let size = std::fs::metadata(database).map_or(0, |file| file.len());
-    let limits = limits_of(database)?;
-    if size > LARGEST_COPY || size + limits.wal_bound() + limits.warn_below() > free_bytes(database)? {
+    if size > LARGEST_COPY || 2 * size + limits_of(database)?.wal_bound() > free_bytes(database)? {
         tracing::warn!(
             bytes = size,
             "the database is migrated without a copy, because it is large or its volume has too little room"
