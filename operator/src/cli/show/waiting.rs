@@ -83,20 +83,17 @@ fn of_store(run: &RunRecord, calls: &[String], store_url: &str) -> Option<String
                 let text = format!("{}: {}. {remedy}", hold.reason, hold.message.trim_end_matches('.'));
                 return Some(line("held", ended, &text));
             }
+            let continues = "the same `dalsegno dev` command continues the run";
             let next = recovery::next_attempt_time(run, &settings).filter(|at| *at > run.now);
-            Some(match next.filter(|_| on_laptop) {
-                Some(at) => {
-                    line("waits", ended, &recovery::describe_recovery(run, &format!("starts at {}", utc(at))))
+            let text = match next {
+                Some(at) if on_laptop => {
+                    let recovery = recovery::describe_recovery(run, &format!("starts at {}", utc(at)));
+                    format!("{recovery}. If `dalsegno dev` has ended, {continues}")
                 }
-                None if on_laptop => {
-                    line("waits", ended, "the same `dalsegno dev` command continues the run")
-                }
-                None => line(
-                    "waits",
-                    ended,
-                    &format!("attempt {} has no pod. {}", run.attempt.number, describe(run)),
-                ),
-            })
+                None if on_laptop => continues.to_owned(),
+                _ => format!("attempt {} has no pod. {}", run.attempt.number, describe(run)),
+            };
+            Some(line("waits", ended, &text))
         }
     }
 }
