@@ -20,6 +20,9 @@ async fn runs_on_the_embedded_store_survive_an_upgrade_and_a_rollback() -> Resul
     // The previous version shall create the database itself.
     process::run("helm", ["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"]).await?;
     process::kubectl(["delete", "persistentvolumeclaim", RELEASE, "--namespace", NAMESPACE]).await?;
+    // The operator does not overwrite the anchors of another store.
+    let anchors = ["delete", "configmap", "dalsegno-anchors", "--namespace", NAMESPACE, "--ignore-not-found"];
+    process::kubectl(anchors).await?;
     Version::previous()?.install(&ctx.client, &install::values()).await?;
 
     let runs = Upgraded::start(&ctx).await?;

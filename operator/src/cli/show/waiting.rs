@@ -123,8 +123,10 @@ fn unlimited() -> Settings {
     }
 }
 
+/// One line: the last lines of a worker's log, which a message may quote, are put into it too.
 fn line(word: &str, since: jiff::Timestamp, text: &str) -> String {
-    format!("{word:<11} since {}: {text}", utc(since))
+    let text: Vec<&str> = text.lines().collect();
+    format!("{word:<11} since {}: {}", utc(since), text.join(" / "))
 }
 
 #[cfg(test)]
@@ -156,6 +158,13 @@ mod tests {
                 "Held",
                 [held, worker("NoWorker", "")],
                 Some("held        since 2026-05-01 10:00:00 UTC: EffectUnknown: one call. Find out"),
+            ),
+            (
+                "Held",
+                [("Held", "RecoveryLoop", "exit code 1: one\ntwo. Find out"), worker("NoWorker", "")],
+                Some(
+                    "held        since 2026-05-01 10:00:00 UTC: RecoveryLoop: exit code 1: one / two. Find out",
+                ),
             ),
             (
                 "Pending",
