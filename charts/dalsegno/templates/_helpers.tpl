@@ -94,10 +94,6 @@ nodeSelector:
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
 {{- end }}
 
 {{/* The fields that all containers share. */}}
@@ -110,18 +106,25 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* Spreads the pods of one component over nodes, and over zones if the nodes have any. */}}
+{{/*
+Spreads the pods of one component over nodes, and over zones if the nodes have any. Nodes are spread by an anti-affinity:
+a scheduler that spreads by a label of zones as well ignores every node without that label. A podAntiAffinity in the value
+affinity replaces this one.
+*/}}
 {{- define "dalsegno.spread" -}}
+{{- $pods := printf "%s\napp.kubernetes.io/component: %s" (include "dalsegno.selector" .root) .component | fromYaml }}
+{{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" $pods) }}
+{{- $preferred := list (dict "weight" 100 "podAffinityTerm" $term) }}
+{{- $affinity := dict "podAntiAffinity" (dict "preferredDuringSchedulingIgnoredDuringExecution" $preferred) }}
+affinity:
+  {{- toYaml (merge (deepCopy .root.Values.affinity) (ternary (dict) $affinity (hasKey .root.Values.affinity "podAntiAffinity"))) | nindent 2 }}
 topologySpreadConstraints:
-  {{- range list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
-    topologyKey: {{ . }}
+    topologyKey: topology.kubernetes.io/zone
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
-        {{- include "dalsegno.selector" $.root | nindent 8 }}
-        app.kubernetes.io/component: {{ $.component }}
-  {{- end }}
+        {{- toYaml $pods | nindent 8 }}
 {{- end }}
 
 {{/* Allows the eviction of one pod of a component at a time. */}}
