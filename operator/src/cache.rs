@@ -3,6 +3,7 @@
 
 pub mod api_health;
 pub mod invalid_objects;
+pub mod listed_objects;
 pub mod merged_watch;
 pub mod nodes;
 pub mod pods;

@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::api_health::ApiHealth;
 use crate::cache::invalid_objects::InvalidObjects;
+use crate::cache::listed_objects::listed_objects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::PodCache;
 use crate::cache::quotas::QuotaCache;
@@ -150,7 +151,7 @@ impl Manager {
         tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), ages));
         let (runs_listed, wait_for_runs) = oneshot::channel();
         let queues = ctx.clone();
-        let changes = watch_kind::<RawRun>(&ctx.client, &args, &watcher::Config::default())
+        let events = watch_kind::<RawRun>(&ctx.client, &args, &watcher::Config::default())
             .inspect(move |event| {
                 if let Ok(event) = event {
                     queues.run_queues.apply(event).iter().for_each(|run| queues.enqueue(run));
@@ -159,12 +160,11 @@ impl Manager {
             .inspect(signal_when_listed(runs_listed))
             .modify(trim)
             .reflect(run_writer)
-            .inspect(signal_when_listed(runs_cached))
-            .touched_objects()
-            .predicate_filter(
-                predicates::generation.combine(predicates::finalizers),
-                PredicateConfig::default(),
-            );
+            .inspect(signal_when_listed(runs_cached));
+        let changes = listed_objects(events).predicate_filter(
+            predicates::generation.combine(predicates::finalizers),
+            PredicateConfig::default(),
+        );
         is_ready.store(true, Ordering::Relaxed);
         tracing::info!("the operator has filled its caches and starts to reconcile");
         let queue =
@@ -220,12 +220,12 @@ fn definition_changes(
     writer: reflector::store::Writer<RawDefinition>,
 ) -> (impl Stream<Item = watcher::Result<RawDefinition>> + Send + 'static, oneshot::Receiver<()>) {
     let (listed, wait_for_list) = oneshot::channel();
-    let changes = watch_kind::<RawDefinition>(&ctx.client, args, &watcher::Config::default())
+    let events = watch_kind::<RawDefinition>(&ctx.client, args, &watcher::Config::default())
         // Not the cache's own `wait_until_ready`: it wakes one waiter only, and the controller is one.
         .inspect(signal_when_listed(listed))
         .modify(trim)
-        .reflect(writer)
-        .touched_objects()
+        .reflect(writer);
+    let changes = listed_objects(events)
         .predicate_filter(predicates::generation, PredicateConfig::default())
         .inspect(move |changed| {
             if let Ok(definition) = changed {
