@@ -288,12 +288,12 @@ impl Metrics {
         self.expired_runs.inc_by(done.into());
     }
 
-    /// Counts rows dropped before the last boundaries that a run keeps.
     /// A round of retention looked at all runs, and ended now.
     pub fn retention_round_ended(&self, now: Timestamp) {
         self.retention_round.get_or_create(&[]).set(now.as_second());
     }
 
+    /// Counts rows dropped before the last boundaries that a run keeps.
     pub fn count_old_rows(&self, rows: u64) {
         self.old_rows.inc_by(rows);
     }

@@ -92,9 +92,9 @@ fn missed_heartbeat(run: &RunRecord, node: Option<ObservedNode>) -> End {
 
 fn missed_start(seen: &ObservedPod) -> End {
     if let Some(VolumeProblem { is_attach, message }) = &seen.volume_problem {
-        // Another pod would wait for the same volume, so that is no failure of the start.
+        // Another pod would wait for the same volume to be attached, so that is no failure of the start.
         let cause = if *is_attach { Cause::VolumeUnavailable } else { Cause::StartDeadline };
-        let message = format!("not attached within liveness.startDeadlineSeconds; {message}");
+        let message = format!("the worker did not attach within liveness.startDeadlineSeconds; {message}");
         return End::new(cause, Class::Neutral, message);
     }
     let Some((reason, message)) = pod::waiting(&seen.pod) else {
@@ -105,7 +105,7 @@ fn missed_start(seen: &ObservedPod) -> End {
     if pod::is_image_problem(reason) {
         return End::new(Cause::ImageUnavailable, Class::Neutral, waits_for);
     }
-    let message = format!("not attached within liveness.startDeadlineSeconds; {waits_for}");
+    let message = format!("the worker did not attach within liveness.startDeadlineSeconds; {waits_for}");
     End::new(Cause::StartDeadline, Class::Neutral, message)
 }
 

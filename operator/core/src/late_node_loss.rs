@@ -34,15 +34,17 @@ pub fn awaiting_verdict(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
 }
 
 /// When all nodes of these attempts have been looked at for the last time. `None`: no verdict is awaited.
-pub(crate) fn last_look(row: &RunRecord) -> Option<Timestamp> {
+pub(crate) fn last_look(row: &RunRecord, observed: &Observed) -> Option<Timestamp> {
+    observed.past_nodes.as_ref()?;
     let at = |it: &Attempt| it.ended_at?.checked_add(VERDICT_TIME).ok();
     awaiting_verdict(row).filter_map(at).filter(|at| *at > row.now).max()
 }
 
 /// The charge to take back next, if a node was lost.
 pub(crate) fn forgiveness(row: &RunRecord, observed: &Observed) -> Option<Forgiveness> {
+    let nodes = observed.past_nodes.as_ref()?;
     let lost = awaiting_verdict(row).find(|it| {
-        let node = it.node.as_ref().and_then(|name| observed.past_nodes.get(name));
+        let node = it.node.as_ref().and_then(|name| nodes.get(name));
         node.zip(it.ended_at).is_some_and(|(node, ended)| was_lost(node, ended))
     })?;
     let before = lost.end.as_ref().map_or("", |end| &end.message);

@@ -27,8 +27,9 @@ pub struct Observed {
     pub pods: Vec<ObservedPod>,
     /// The node of the current attempt, if the attempt has one.
     pub node: Option<ObservedNode>,
-    /// The nodes of past attempts that [`crate::late_node_loss::awaiting_verdict`] lists, by name.
-    pub past_nodes: BTreeMap<String, ObservedNode>,
+    /// The nodes of past attempts that [`crate::late_node_loss::awaiting_verdict`] lists, by name. `None`: no node can be
+    /// lost, as on a laptop.
+    pub past_nodes: Option<BTreeMap<String, ObservedNode>>,
     /// Number of nodes that are Ready.
     pub ready_nodes: usize,
     /// The stored templates that were read.

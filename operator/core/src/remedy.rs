@@ -39,11 +39,8 @@ pub fn describe(hold: &Hold, held: HeldRun<'_>, cli: &CliLocation) -> String {
                 reason if takes_fresh_budget(reason) => row.map(|row| fresh_budget(&name, run, row)),
                 _ => None,
             };
-            [Some(hold.reason.remediation().to_owned()), command]
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
-                .join(" ")
+            let what = hold.reason.remediation();
+            command.map_or_else(|| what.to_owned(), |command| format!("{what} {command}"))
         }
         CliLocation::Local { .. } => on_a_laptop(hold.reason, cli, &name, calls),
     }
@@ -94,20 +91,9 @@ fn settle(cli: &CliLocation, name: &RunName, calls: &[String]) -> String {
     )
 }
 
-/// Whether the remediation of a reason ends with a fresh budget.
+/// Whether the remediation of a reason asks for a fresh budget.
 fn takes_fresh_budget(reason: Reason) -> bool {
-    matches!(
-        reason,
-        Reason::RecoveryLoop
-            | Reason::RecoveryAttemptsExhausted
-            | Reason::DisruptionsExhausted
-            | Reason::CannotStart
-            | Reason::VersionBlocked
-            | Reason::PinnedImageUnavailable
-            | Reason::CheckpointCorrupt
-            | Reason::WorkerFatal
-            | Reason::NameCollision
-    )
+    reason.remediation().contains("spec.recovery.resetGeneration")
 }
 
 fn fresh_budget(name: &RunName, run: &AgentRun, row: &RunRecord) -> String {

@@ -10,7 +10,7 @@ use dalsegno_model::{Attempt, Class, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::recovery::{
-    Hold, consecutive, counted_attempts, describe_last_end, ended_by, is_start_failure, jittered,
+    self, Hold, consecutive, counted_attempts, describe_last_end, ended_by, is_start_failure, jittered,
     next_attempt_time,
 };
 use crate::settings::Settings;
@@ -29,7 +29,7 @@ const DISRUPTION_SPAN: SignedDuration = SignedDuration::from_mins(10);
 const PAUSES: (SignedDuration, SignedDuration) =
     (SignedDuration::from_mins(1), SignedDuration::from_mins(30));
 /// So many doublings of the first pause are more than the longest one.
-const LONGEST_PAUSE: usize = 5;
+const DOUBLINGS_TO_LONGEST: usize = 5;
 
 /// The template of the next attempt.
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +53,25 @@ pub fn find_start_hold(row: &RunRecord, settings: &Settings, template: StartTemp
     Some(Hold { retry_at: Some(at), ..Hold::new(reason, message) })
 }
 
+/// Returns the hold that comes first of those that do not depend on the next template.
+pub fn find_hold(row: &RunRecord, settings: &Settings, input: &str) -> Option<Hold> {
+    recovery::find_hold(row, settings, input)
+        .or_else(|| find_disruption_hold(row, settings))
+        .or_else(|| find_name_hold(row, settings))
+}
+
 /// Returns a hold if too many pod names in a row were taken by strangers.
-pub fn find_name_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
+fn find_name_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let taken = consecutive(row, |it| ended_by(it, Cause::NameTaken));
     // The row shows one attempt more than hold the run, so the second pause is the longest one already.
-    let at = retry_time(row, settings, LONGEST_PAUSE * taken.checked_sub(MAX_NAMES_TAKEN)?)?;
+    let at = retry_time(row, settings, DOUBLINGS_TO_LONGEST * taken.checked_sub(MAX_NAMES_TAKEN)?)?;
     let message =
         format!("{taken} pod names in a row were taken by pods of other owners; {}", describe_last_end(row));
     Some(Hold { retry_at: Some(at), ..Hold::new(Reason::NameCollision, message) })
 }
 
 /// Returns a hold if too many disruptions in a row made no progress.
-pub fn find_disruption_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
+fn find_disruption_hold(row: &RunRecord, settings: &Settings) -> Option<Hold> {
     let in_a_row = row.counters.disruptions_without_progress;
     let limit = settings.max_disruptions_without_progress;
     let beyond = usize::try_from(in_a_row - limit.unwrap_or(MAX_DISRUPTIONS)).ok()?;

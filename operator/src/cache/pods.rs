@@ -79,7 +79,8 @@ impl CachedPod {
 
     fn observed(&self) -> Option<ObservedPod> {
         let Self { gone, disrupted_while_running, .. } = *self;
-        Some(ObservedPod { gone, watched: !gone, disrupted_while_running, ..ObservedPod::of(self.pod()?) })
+        let pod = self.pod()?;
+        Some(ObservedPod { pod, gone, watched: !gone, disrupted_while_running, volume_problem: None })
     }
 
     fn key(&self) -> Option<RunKey> {

@@ -129,7 +129,10 @@ fn quoted(text: &str) -> impl Iterator<Item = Vec<String>> {
 fn parse(words: &[String]) -> Result<Cli, clap::Error> {
     let fill_in = |word: &String| match word.as_str() {
         "$KEY" => "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=".to_owned(),
-        word if word.ends_with(".jsonl") && words[0] == "verify" => file!().to_owned(),
+        // Any file that exists.
+        word if word.ends_with(".jsonl") && words[0] == "verify" => {
+            concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").to_owned()
+        }
         word => word.to_owned(),
     };
     let mut words: Vec<String> = words.iter().map(fill_in).collect();
@@ -144,7 +147,6 @@ fn parse(words: &[String]) -> Result<Cli, clap::Error> {
 
 #[test]
 fn the_program_accepts_every_command_of_the_documentation() {
-    std::env::set_current_dir(workspace()).unwrap();
     let (whole, _) = commands();
     assert!(whole.len() > 25, "{whole:?}");
     let wrong: Vec<String> = whole

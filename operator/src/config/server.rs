@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use dalsegno_gateway::Config;
+use dalsegno_gateway::{Config, StateReadBudget};
+use dalsegno_protocol::Limits;
 
 use super::values::{AnchorSinkKind, bytes, duration, run_name};
 
@@ -34,25 +35,25 @@ pub struct GatewayArgs {
     pub gateway_max_connections_per_peer: u32,
     /// Most bytes of request bodies in memory. One run may hold a quarter, or one body of at most 16Mi.
     #[arg(long, env = "DALSEGNO_GATEWAY_REQUEST_BYTES", default_value = "64Mi", value_name = "BYTES",
-          value_parser = bytes::<16>)]
+          value_parser = bytes::<{ Limits::BODY_BYTES }>)]
     pub gateway_request_bytes: usize,
     /// Most bytes of responses in memory. One run or user may hold a quarter, or one response. The largest response to an
     /// attach needs the default.
     #[arg(long, env = "DALSEGNO_GATEWAY_RESPONSE_BYTES", default_value = "160Mi", value_name = "BYTES",
-          value_parser = bytes::<160>)]
+          value_parser = bytes::<{ Limits::ANSWERS_BYTES }>)]
     pub gateway_response_bytes: usize,
     /// Most bytes of states that are read at once for workers that resume. With an operator in the same process, both
     /// share them.
     #[arg(long, env = "DALSEGNO_GATEWAY_RESUME_BYTES", default_value = "96Mi", value_name = "BYTES",
-          value_parser = bytes::<72>)]
+          value_parser = bytes::<{ StateReadBudget::MIN_BYTES }>)]
     pub gateway_resume_bytes: usize,
     /// Most bytes of states that are read at once for people, for workers that look back, and for snapshots.
     #[arg(long, env = "DALSEGNO_GATEWAY_INSPECTION_BYTES", default_value = "96Mi", value_name = "BYTES",
-          value_parser = bytes::<72>)]
+          value_parser = bytes::<{ StateReadBudget::MIN_BYTES }>)]
     pub gateway_inspection_bytes: usize,
     /// Most bytes of pages of events and records that are read at once. A page has 4Mi.
     #[arg(long, env = "DALSEGNO_GATEWAY_PAGE_BYTES", default_value = "16Mi", value_name = "BYTES",
-          value_parser = bytes::<4>)]
+          value_parser = bytes::<{ Limits::PAGE_BYTES }>)]
     pub gateway_page_bytes: usize,
     /// Most bytes of states that are remembered, so that the next full state of a run is stored as a difference.
     #[arg(long, env = "DALSEGNO_GATEWAY_DELTA_BASE_BYTES", default_value = "32Mi", value_name = "BYTES",
@@ -102,7 +103,7 @@ pub struct OperatorArgs {
     /// Most bytes of states that are read at once, to check the checkpoints of runs that recover. With a gateway in the same
     /// process, --gateway-resume-bytes counts instead.
     #[arg(long, env = "DALSEGNO_STATE_READ_BYTES", default_value = "96Mi", value_name = "BYTES",
-          value_parser = bytes::<72>)]
+          value_parser = bytes::<{ StateReadBudget::MIN_BYTES }>)]
     pub state_read_bytes: usize,
     /// Interval between anchors. An anchor is a signed line of at most 300 bytes that proves where all changed runs are.
     /// It is stored, and given to the sink for `audit verify`.

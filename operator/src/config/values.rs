@@ -163,16 +163,16 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "it must be more than 0".to_owned())
 }
 
-/// Parses a number of bytes of at least `MIN_MEBIBYTES`: `64Mi`, `1Gi`, `512Ki` or a number without a unit.
-pub(super) fn bytes<const MIN_MEBIBYTES: usize>(text: &str) -> Result<usize, String> {
+/// Parses a number of bytes of at least `MIN`, which are whole mebibytes: `64Mi`, `1Gi`, `512Ki` or a number without a unit.
+pub(super) fn bytes<const MIN: usize>(text: &str) -> Result<usize, String> {
     let units = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30), ("", 1)];
     let parsed = units.iter().find_map(|(suffix, unit)| {
         let number: usize = text.strip_suffix(suffix)?.parse().ok()?;
         number.checked_mul(*unit)
     });
     match parsed {
-        Some(bytes) if bytes >= MIN_MEBIBYTES << 20 => Ok(bytes),
-        Some(_) => Err(format!("it must be at least {MIN_MEBIBYTES}Mi")),
+        Some(bytes) if bytes >= MIN => Ok(bytes),
+        Some(_) => Err(format!("it must be at least {}Mi", MIN >> 20)),
         None => Err("write a number of bytes as 64Mi, 1Gi or 67108864".to_owned()),
     }
 }

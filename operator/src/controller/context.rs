@@ -30,7 +30,7 @@ use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
 use crate::mutex::lock;
 
-/// Timeout of writing an event. It is short because the status has the same information.
+/// Timeout of writing an event, or of reading those of a pod. It is short because the status has the same information.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What all reconciles share.

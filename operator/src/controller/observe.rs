@@ -15,11 +15,12 @@ use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::context::Context;
+use super::context::{Context, EVENT_TIMEOUT};
 use super::error::{Error, Result};
 use crate::cache::pods::{Owner, RunKey};
 use crate::cache::raw_object::RawDefinition;
 use crate::cache::run_queues::Definition;
+use crate::kube_client::with_timeout;
 use crate::mutex::lock;
 
 /// Observes the store's row, the agent, the pods and the node.
@@ -51,7 +52,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         agent,
         pods,
         node,
-        past_nodes,
+        past_nodes: Some(past_nodes),
         ready_nodes: ctx.nodes.ready_count(),
         templates: Templates::new(),
         head: lock(&ctx.heads).get(&uid).cloned(),
@@ -161,7 +162,8 @@ async fn confirm_current_pod(
 /// Why a volume of this pod is not ready, as its latest event says. Best effort: events are lost and expire, and the operator
 /// may not have the right to read them.
 async fn observe_volumes(ctx: &Context, row: &RunRecord, seen: &ObservedPod) -> Option<VolumeProblem> {
-    let api: Api<Event> = Api::namespaced(ctx.client.clone(), &row.namespace);
+    let client = with_timeout(ctx.client.clone(), EVENT_TIMEOUT);
+    let api: Api<Event> = Api::namespaced(client, &row.namespace);
     let of_pod = ListParams::default().fields(&format!("involvedObject.uid={}", seen.uid()));
     let events =
         api.list(&of_pod).await.inspect_err(|error| tracing::warn!(%error, "no events could be read"));

@@ -99,7 +99,7 @@ impl WorkerRuntime for LocalRuntime {
             agent: self.agent()?,
             pods,
             node: Some(ObservedNode { ready: true, since: self.serving_since, zone_lost: false }),
-            past_nodes: Default::default(),
+            past_nodes: None,
             ready_nodes: 1,
             templates: Templates::new(),
             head: None,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dalsegno_core::decide::RECHECK_INTERVAL;
-use dalsegno_model::{Changed, DeadlinePoll, Expired, ObjectKey, PollSince};
-use jiff::{SignedDuration, Timestamp};
+use dalsegno_model::{Changed, DeadlinePoll, Expired, ObjectKey, PollSince, TRANSITION_OVERLAP};
+use jiff::Timestamp;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -18,8 +18,6 @@ use crate::log::error_chain;
 
 /// Interval between two polls.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long a reported transition is remembered: longer than it is listed.
-const REMEMBER_TRANSITIONS: SignedDuration = SignedDuration::from_secs(120);
 
 /// Polls until `stop`. A run with an expired deadline or a transition is enqueued at once; a run whose head moved, at the
 /// pace of the [`ProgressMirror`]. An expired deadline without a consequence, as while the run is held, enqueues the run
@@ -69,8 +67,8 @@ impl PollState {
             }
             self.expired.insert(expired, *recent.unwrap_or(&now));
         }
-        // Polls overlap: a transition is in many of them.
-        self.transitions.retain(|_, at| now.duration_since(*at) < REMEMBER_TRANSITIONS);
+        // Polls overlap: a transition is in many of them, and is remembered for longer than that.
+        self.transitions.retain(|_, at| now.duration_since(*at) < TRANSITION_OVERLAP * 4);
         for Changed { object, transition, head_moved, transition_at } in changed {
             if transition && self.transitions.insert(object.clone(), transition_at) != Some(transition_at) {
                 enqueue(ctx, &object);
@@ -115,9 +113,9 @@ mod tests {
         let (queue, mut queued) = tokio::sync::mpsc::unbounded_channel();
         Arc::get_mut(&mut ctx).unwrap().queue = queue;
         let mut state = PollState::default();
-        // Only transitions count here: the mirror has its own pace.
-        state.mirror.take_due(0);
         let mut enqueued = |second: i64, at: i64| {
+            // A new mirror gives at once what is put into it. Here that is nothing, since no head has moved.
+            state.mirror = ProgressMirror::default();
             let changed = Changed {
                 object: ObjectKey { namespace: "shop".into(), name: "nightly".into(), uid: "uid-1".into() },
                 transition: true,

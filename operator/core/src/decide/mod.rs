@@ -42,13 +42,14 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
     let events = events::of(run, &status);
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
-    let last_look = row.and_then(until_last_look);
+    let last_look = row.and_then(|row| until_last_look(row, observed));
     Decision { effects, status, events, requeue: requeue.into_iter().chain(not_ready).chain(last_look).min() }
 }
 
 /// Delay until the nodes of past attempts are looked at for the last time.
-fn until_last_look(row: &RunRecord) -> Option<Duration> {
-    let left = late_node_loss::last_look(row).filter(|_| row.finish.is_none())?.duration_since(row.now);
+fn until_last_look(row: &RunRecord, observed: &Observed) -> Option<Duration> {
+    let left =
+        late_node_loss::last_look(row, observed).filter(|_| row.finish.is_none())?.duration_since(row.now);
     Duration::try_from(left + WAKE_MARGIN).ok()
 }
 

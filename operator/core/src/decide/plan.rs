@@ -85,13 +85,9 @@ impl Plan {
 
     /// Requeues when this time has passed, or earlier if the plan wants that.
     pub fn requeue_at_latest(self, left: SignedDuration) -> Self {
-        match self.requeue {
-            Some(before) => {
-                let plan = self.requeue_when_left(left);
-                Self { requeue: plan.requeue.min(Some(before)), ..plan }
-            }
-            None => self.requeue_when_left(left),
-        }
+        let before = self.requeue;
+        let plan = self.requeue_when_left(left);
+        Self { requeue: plan.requeue.into_iter().chain(before).min(), ..plan }
     }
 
     /// Requeues when this time has passed by the store's clock.

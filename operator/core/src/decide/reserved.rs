@@ -31,12 +31,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     let Some(agent) = observed.agent() else {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     };
-    let hold = recovery::find_hold(row, settings, &worker::input_text(run))
-        .or_else(|| temporary_holds::find_disruption_hold(row, settings))
-        .or_else(|| temporary_holds::find_name_hold(row, settings));
-    if let Some(hold) = hold {
-        if let Some(at) = late_node_loss::last_look(row).filter(|_| hold.is_by_charges()) {
-            return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));
+    if let Some(hold) = temporary_holds::find_hold(row, settings, &worker::input_text(run)) {
+        if let Some(at) = late_node_loss::last_look(row, observed).filter(|_| hold.is_by_charges()) {
+            return Plan::wait(RunStage::BackingOff(at));
         }
         return match hold.reason {
             _ if hold.is_final(settings) => failed(row, hold),

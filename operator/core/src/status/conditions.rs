@@ -36,16 +36,11 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
     let none = AgentRunStatus::default();
     let old = run.status.as_ref().unwrap_or(&none);
     let mut builder = ConditionsBuilder { old, new: Vec::new(), generation: run.metadata.generation, now };
-    let remedy = match stage {
-        RunStage::Held(hold) => {
-            let calls = observed.calls_to_settle.as_deref().unwrap_or_default();
-            remedy::describe(hold, HeldRun { run, row, calls }, &observed.cli)
-        }
-        _ => String::new(),
-    };
+    let calls = observed.calls_to_settle.as_deref().unwrap_or_default();
+    let remedy = |hold: &Hold| remedy::describe(hold, HeldRun { run, row, calls }, &observed.cli);
     match (stage, row) {
         (RunStage::StoreUnavailable(error), _) => builder.store_unavailable(error),
-        (RunStage::Held(hold), None) => builder.held_without_row(hold, &remedy),
+        (RunStage::Held(hold), None) => builder.held_without_row(hold, &remedy(hold)),
         (_, None) => {}
         (_, Some(row)) => {
             builder.end(row);
@@ -53,7 +48,7 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
             builder.checkpoint(row, stage);
             builder.version(row, pod, stage);
             match stage {
-                RunStage::Held(hold) => builder.held(hold, &remedy),
+                RunStage::Held(hold) => builder.held(hold, &remedy(hold)),
                 _ => builder.control(row, stage),
             }
         }

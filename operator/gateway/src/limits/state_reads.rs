@@ -39,6 +39,9 @@ pub struct StateReadBudget {
 }
 
 impl StateReadBudget {
+    /// Smallest budget in bytes.
+    pub const MIN_BYTES: usize = MIN_BUDGET;
+
     /// A budget of this many bytes, or of 72 MiB if that is more: a ninth is for small states, and at least one of the
     /// largest states fits into the rest.
     pub fn new(bytes: usize) -> Self {

@@ -76,9 +76,7 @@ fn of_store(run: &RunRecord, calls: &[String], store_url: &str) -> Option<String
         AttemptState::Created => Some(line("starts", ended, "the worker of the attempt has not attached")),
         AttemptState::Reserved => {
             let input = serde_json::Value::Null.to_string();
-            let hold = recovery::find_hold(run, &settings, &input)
-                .or_else(|| temporary_holds::find_disruption_hold(run, &settings));
-            if let Some(hold) = hold {
+            if let Some(hold) = temporary_holds::find_hold(run, &settings, &input) {
                 let remedy = remedy_of(&hold, run, calls, on_laptop.then_some(store_url));
                 let text = format!("{}: {}. {remedy}", hold.reason, hold.message.trim_end_matches('.'));
                 return Some(line("held", ended, &text));

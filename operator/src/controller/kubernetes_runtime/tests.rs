@@ -48,7 +48,7 @@ async fn of_the_runs_that_a_quota_refuses_one_tries_again_and_the_others_write_n
     assert_eq!(requests.lock().unwrap().len(), before, "a run that waits costs no request");
 }
 
-/// A pod of this attempt that is being deleted, and whose AgentRun is another one of the same name, or of another one.
+/// A pod with the name of this attempt's pod. Its owner is a deleted AgentRun with this name.
 fn existing_pod(number: i32, owner: &str) -> Value {
     let owner = json!({ "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "name": owner,
                         "uid": "deleted", "controller": true });

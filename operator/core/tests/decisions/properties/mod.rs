@@ -45,8 +45,7 @@ proptest! {
             let settings = Settings::of(&given.run, &given.seen.agent);
             prop_assert_eq!(row.attempt.state, AttemptState::Reserved);
             prop_assert!(row.finish.is_none() && row.cancel.is_none());
-            prop_assert_eq!(recovery::find_hold(row, &settings, &worker::input_text(&given.run)), None);
-            prop_assert_eq!(temporary_holds::find_disruption_hold(row, &settings), None);
+            prop_assert_eq!(temporary_holds::find_hold(row, &settings, &worker::input_text(&given.run)), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
             let template = temporary_holds::StartTemplate { revision, pinned: false };
             prop_assert_eq!(temporary_holds::find_start_hold(row, &settings, template), None);

@@ -242,10 +242,9 @@ fn observation() -> impl Strategy<Value = Change> {
                 };
                 given.seen.node = node.map(|(ready, since)| ObservedNode { ready, since, zone_lost: false });
                 given.seen.name_taken = taken;
-                given.seen.past_nodes = past_node
-                    .map(|(ready, since)| ("n1".to_owned(), ObservedNode { ready, since, zone_lost: false }))
-                    .into_iter()
-                    .collect();
+                let past_node = past_node
+                    .map(|(ready, since)| ("n1".to_owned(), ObservedNode { ready, since, zone_lost: false }));
+                given.seen.past_nodes = Some(past_node.into_iter().collect());
                 let revision = given.seen.agent().map_or_else(String::new, |_| given.document().hash());
                 given.seen.pod_create_error = create_error.map(|(code, times, at)| PodCreateError {
                     code,

@@ -34,6 +34,11 @@ fn the_charge_of_a_worker_whose_node_is_found_lost_is_taken_back() {
             next(),
         ),
         case(
+            "the clocks of the store and of the API server may differ by some seconds",
+            killed(137, 45).past_node("n1", true, 40),
+            next(),
+        ),
+        case(
             "the next worker runs already",
             killed(137, 45).attached(4).pod(pod(4)).past_node("n1", false, 3),
             taken_back(),
@@ -50,6 +55,11 @@ fn the_charge_of_a_worker_whose_node_is_found_lost_is_taken_back() {
             "an exhausted budget waits for the verdict",
             exhausted(10),
             expect_status(Summary::BackingOff, Reason::Crashed).requeue_after(50),
+        ),
+        case(
+            "on a laptop there is no node to wait for",
+            exhausted(10).on_laptop(),
+            expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case(
             "and the run is held after it",
