@@ -3,13 +3,19 @@
 use dalsegno_model::{Digest, RunId, RunRecord, Sizes};
 use dalsegno_protocol::{Limits, State};
 use tokio::sync::{OwnedMutexGuard, SemaphorePermit};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::extractors::Reader;
 use crate::gateway::Gateway;
 use crate::limits::shared_limit::{LimitExceeded, LimitOwner};
 use crate::limits::state_reads::read_bytes;
 use crate::response::ApiProblem;
+
+/// A page may be read until this is dropped.
+pub(crate) struct PagePermit<'a> {
+    _turn: OwnedMutexGuard<()>,
+    _place: SemaphorePermit<'a>,
+}
 
 impl Gateway {
     /// Whether this is the capability of the run's current worker, or was when it was last checked. For quota
@@ -72,35 +78,13 @@ impl Gateway {
         }))
     }
 
-    /// Waits until this owner reads no other page. Whoever reads a page holds its owner's turn, so nobody waits behind
-    /// more than one page of each other owner.
-    pub(crate) async fn page_turn(&self, owner: &LimitOwner) -> Result<OwnedMutexGuard<()>, LimitExceeded> {
-        self.page_turns.acquire(owner, Instant::now() + self.config.store_timeout).await
-    }
-
-    /// Waits until few pages are being read.
-    pub(crate) async fn page_place(&self) -> Result<SemaphorePermit<'_>, LimitExceeded> {
-        let place = timeout(self.config.store_timeout, self.page_reads.acquire()).await;
-        place.ok().and_then(Result::ok).ok_or(LimitExceeded::Total)
-    }
-
-    /// Reads a page of events or records while few others are read. The caller holds its owner's [`Self::page_turn`].
-    /// `operation` names the read in logs.
-    ///
-    /// # Errors
-    ///
-    /// `UNAVAILABLE` if too many pages are being read for `store_timeout`, and the errors of
-    /// [`Self::call_with_retry`].
-    pub(crate) async fn read_page<T, F>(
-        &self,
-        operation: &'static str,
-        read: impl Fn() -> F,
-    ) -> Result<T, ApiProblem>
-    where
-        F: Future<Output = dalsegno_model::Result<T>>,
-    {
-        let _place = self.page_place().await?;
-        self.call_with_retry(operation, read).await
+    /// Waits until this owner reads no other page, and few pages of events and records are being read. So nobody waits
+    /// behind more than one page of each other owner.
+    pub(crate) async fn page_permit(&self, owner: &LimitOwner) -> Result<PagePermit<'_>, LimitExceeded> {
+        let until = Instant::now() + self.config.store_timeout;
+        let turn = self.page_turns.acquire(owner, until).await?;
+        let place = timeout_at(until, self.page_reads.acquire()).await.ok().and_then(Result::ok);
+        Ok(PagePermit { _turn: turn, _place: place.ok_or(LimitExceeded::Total)? })
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes, ApiProblem> {
@@ -130,9 +114,6 @@ mod tests {
         }
     }
 
-    static OWNER: LimitOwner = LimitOwner::Run(RunId::nil());
-    static OTHER: LimitOwner = LimitOwner::Run(RunId::from_u128(1));
-
     async fn gateway() -> Gateway {
         let store = Arc::new(Sqlite::memory().await.unwrap());
         let config = Config { store_timeout: Duration::from_millis(300), ..Config::default() };
@@ -146,38 +127,6 @@ mod tests {
             let bytes = gateway.state_bytes(RunId::nil(), turn).await.unwrap();
             assert_eq!(bytes, Limits::STATE_BYTES, "{turn:?}");
         }
-    }
-
-    /// Reads a page as the handlers do.
-    async fn read_page<F>(
-        gateway: &Gateway,
-        owner: &LimitOwner,
-        read: impl Fn() -> F,
-    ) -> Result<(), ApiProblem>
-    where
-        F: Future<Output = dalsegno_model::Result<()>>,
-    {
-        let _turn = gateway.page_turn(owner).await?;
-        gateway.read_page("reading a page", read).await
-    }
-
-    #[tokio::test]
-    async fn an_owner_whose_reads_of_pages_hang_keeps_no_other_owner_from_reading() {
-        let gateway = gateway().await;
-        let reads = (0..16).map(|_| read_page(&gateway, &OWNER, std::future::pending));
-        tokio::select! {
-            biased;
-            answers = futures::future::join_all(reads) => panic!("the reads have ended: {answers:?}"),
-            answer = read_page(&gateway, &OTHER, || async { Ok(()) }) => assert!(answer.is_ok(), "{answer:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn an_owner_with_a_hanging_read_of_a_page_is_told_that_it_has_too_many() {
-        let gateway = gateway().await;
-        let _turn = gateway.page_turn(&OWNER).await.unwrap();
-        assert_eq!(gateway.page_turn(&OWNER).await.unwrap_err(), LimitExceeded::Owner);
-        assert!(gateway.page_turn(&OTHER).await.is_ok());
     }
 
     #[tokio::test]

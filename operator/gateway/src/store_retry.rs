@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_model::Error;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::error_chain::error_chain;
 use crate::gateway::Gateway;
@@ -58,6 +58,22 @@ impl Gateway {
             sleep_until(retry_at).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
+    }
+
+    /// Does store calls of a worker that attaches, once few others do. They leave room for the calls of the other workers.
+    ///
+    /// # Errors
+    ///
+    /// `UNAVAILABLE` if too many workers attach for `store_timeout`, and the errors of the calls.
+    pub(crate) async fn attaching<T>(
+        &self,
+        calls: impl Future<Output = Result<T, ApiProblem>>,
+    ) -> Result<T, ApiProblem> {
+        let Ok(Ok(_place)) = timeout(self.config.store_timeout, self.attach_calls.acquire()).await else {
+            self.metrics.store_call_rejected();
+            return Err(ApiProblem::too_many_store_calls());
+        };
+        calls.await
     }
 
     /// Records in the store that this gateway serves; returns whether the store has answered. Not subject to the limit

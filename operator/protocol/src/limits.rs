@@ -51,12 +51,13 @@ impl Limits {
     pub const FINISH_MESSAGE_BYTES: usize = 1 << 10;
     /// Bytes of a finish's output.
     pub const FINISH_OUTPUT_BYTES: usize = 4 << 10;
-    /// Bytes of request bodies that one gateway process holds at once, unless it is configured otherwise; above it: 503 with
-    /// Retry-After. One run may hold
-    /// a quarter, and all callers that are not verified as a run's current worker may hold a quarter together.
+    /// Bytes of request bodies that one gateway process holds at once, unless it is configured otherwise; above it: 503
+    /// with Retry-After. One run may hold a quarter, and all callers that are not verified as a run's current worker may
+    /// hold a quarter together.
     pub const PROCESS_BYTES: usize = 64 << 20;
     /// Bytes of unsent responses that one gateway process holds at once: responses of more than 10 KiB, and streams,
-    /// unless it is configured otherwise; above it: 503 with Retry-After. One run, or one user, may hold a quarter, or one larger response.
+    /// unless it is configured otherwise; above it: 503 with Retry-After. One run, or one user, may hold a quarter, or one
+    /// larger response.
     pub const ANSWERS_BYTES: usize = 160 << 20;
     /// Bytes of an AgentRun's `input`.
     pub const INPUT_BYTES: usize = 32 << 10;

@@ -48,6 +48,7 @@ mod disk;
 mod disk_fault;
 mod disk_limits;
 mod events;
+mod files;
 mod heartbeats;
 mod lock;
 mod namespace;

@@ -164,3 +164,10 @@ macro_rules! held_records {
     };
 }
 pub(crate) use {first_of_key, held_records, last_replacement};
+
+/// Ids of the calls of the run `$1` that only a person can settle, in order, at most `$2`. Reads no payload.
+pub(crate) const CALLS_TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run \
+     WHERE calls.run = $1 AND calls.state = 'started' \
+       AND (calls.key_refused \
+         OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
+     ORDER BY calls.ordinal LIMIT $2";

@@ -10,8 +10,7 @@ use dalsegno_model::{
 use dalsegno_protocol::{
     AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
 };
-use tokio::sync::SemaphorePermit;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::authenticator::PodIdentity;
 use crate::credentials;
@@ -37,17 +36,13 @@ pub(crate) async fn attach(
             "`instance` must be 256 random bits in base64url without padding: exactly 43 characters of A-Z a-z 0-9 - _",
         ));
     }
-    let place = store_place(&gateway).await?;
-    check_namespace(&gateway, run, &pod).await?;
-    drop(place);
+    gateway.attaching(check_namespace(&gateway, run, &pod)).await?;
     let record = take_attempt(&gateway, run, &pod, &credentials::capability(&request.instance)).await?;
     let owner = LimitOwner::Run(run);
-    let place = store_place(&gateway).await?;
-    let bytes = gateway.state_and_calls_bytes(run, None).await?;
-    drop(place);
+    let bytes = gateway.attaching(gateway.state_and_calls_bytes(run, None)).await?;
     let _read = gateway.resume_reads.acquire(&owner, bytes).await?;
-    let _place = store_place(&gateway).await?;
-    json_response(&gateway, &owner, &attach_response(&gateway, &record).await?)
+    let response = gateway.attaching(attach_response(&gateway, &record)).await?;
+    json_response(&gateway, &owner, &response)
 }
 
 /// The longest pause between two looks at an attempt that cannot be taken yet.
@@ -65,10 +60,7 @@ async fn take_attempt(
     let mut pending_since = None;
     loop {
         let attach = || gateway.store.attach(run, &pod.pod_uid, capability);
-        let place = store_place(gateway).await?;
-        let attached = gateway.call_with_retry("attaching", attach).await?;
-        drop(place);
-        match attached {
+        match gateway.attaching(gateway.call_with_retry("attaching", attach)).await? {
             Attached::Ok(record) => return Ok(*record),
             Attached::NotRecorded => {
                 poll_pause(gateway, started, config.pod_record_timeout, not_ready).await?;
@@ -84,12 +76,6 @@ async fn take_attempt(
             Attached::NotFound => return Err(ApiProblem::no_such_run()),
         }
     }
-}
-
-/// Waits until fewer workers that attach use the store.
-async fn store_place(gateway: &Gateway) -> Result<SemaphorePermit<'_>, ApiProblem> {
-    let place = timeout(gateway.config.store_timeout, gateway.attach_calls.acquire()).await;
-    place.ok().and_then(Result::ok).ok_or_else(ApiProblem::too_many_store_calls)
 }
 
 /// Refuses a pod of another namespace, even one that was recorded as the worker: it must neither read nor change this

@@ -22,8 +22,8 @@ pub(crate) async fn read_page(
     reader: &Reader,
     query: EventQuery,
 ) -> Result<EventPage, ApiProblem> {
-    let _turn = gateway.page_turn(&reader.owner).await?;
-    gateway.read_page("reading events", || gateway.store.events(reader.run, query)).await
+    let _permit = gateway.page_permit(&reader.owner).await?;
+    gateway.call_with_retry("reading events", || gateway.store.events(reader.run, query)).await
 }
 
 /// How a stream is written.
@@ -176,8 +176,7 @@ impl EventStream {
     /// Reads the next page. While too many pages are read it is empty: the stream tries again at the next poll.
     async fn poll(&self) -> Result<EventPage, ApiProblem> {
         let Self { gateway, reader, query, .. } = self;
-        let Ok(_turn) = gateway.page_turn(&reader.owner).await else { return Ok(EventPage::default()) };
-        let Ok(_place) = gateway.page_place().await else { return Ok(EventPage::default()) };
+        let Ok(_permit) = gateway.page_permit(&reader.owner).await else { return Ok(EventPage::default()) };
         gateway.call_with_retry("reading events", || gateway.store.events(reader.run, *query)).await
     }
 

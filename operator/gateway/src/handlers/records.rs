@@ -61,9 +61,9 @@ pub(crate) async fn list(
         bytes: Limits::PAGE_BYTES,
     };
     gateway.authorize_reader(&reader).await?;
-    let _turn = gateway.page_turn(&reader.owner).await?;
+    let _permit = gateway.page_permit(&reader.owner).await?;
     let read = || gateway.store.read_records(reader.run, &query);
-    let page = gateway.read_page("reading records", read).await?;
+    let page = gateway.call_with_retry("reading records", read).await?;
     let next = page.next.map(|(key, entry)| format!("{entry}.{key}"));
     json_response(&gateway, &reader.owner, &RecordsResponse { records: page.records, next })
 }

@@ -210,7 +210,11 @@ impl TestContext {
     }
 
     pub async fn get(&self, path: &str) -> Answer {
-        self.send(self.request("GET", path).header("authorization", format!("Bearer {INSTANCE}")), "").await
+        self.get_as(INSTANCE, path).await
+    }
+
+    pub async fn get_as(&self, bearer: &str, path: &str) -> Answer {
+        self.send(self.request("GET", path).header("authorization", format!("Bearer {bearer}")), "").await
     }
 
     pub fn request(&self, method: &str, path: &str) -> axum::http::request::Builder {

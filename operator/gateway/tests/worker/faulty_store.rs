@@ -38,6 +38,8 @@ pub struct FaultyStore {
     snapshots: Mutex<Fault>,
     /// The fault of reads of earlier turns alone.
     turn_reads: Mutex<Fault>,
+    /// The run of which alone reads of pages of records and events have this fault.
+    pages: Mutex<(RunId, Fault)>,
     /// Runs once after the next read of a boundary or a state.
     after_read: Mutex<Option<BoxFuture<'static, ()>>>,
     /// Calls that hang now.
@@ -49,7 +51,7 @@ impl FaultyStore {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
         let (batches, gateway_heartbeats, capability_checks, waiting) = Default::default();
         let [snapshots, turn_reads] = [const { Mutex::new(Fault::None) }; 2];
-        let after_read = Mutex::default();
+        let (after_read, pages) = (Mutex::default(), Mutex::new((RunId::nil(), Fault::None)));
         Self {
             inner,
             fault,
@@ -59,6 +61,7 @@ impl FaultyStore {
             capability_checks,
             snapshots,
             turn_reads,
+            pages,
             after_read,
             waiting,
         }
@@ -79,6 +82,17 @@ impl FaultyStore {
     pub fn set_turn_reads(&self, fault: Fault) {
         *self.turn_reads.lock().unwrap() = fault;
         self.released.notify_waiters();
+    }
+
+    /// As [`Self::set`], for reads of pages of one run alone.
+    pub fn set_pages(&self, run: RunId, fault: Fault) {
+        *self.pages.lock().unwrap() = (run, fault);
+        self.released.notify_waiters();
+    }
+
+    async fn inject_page(&self, run: RunId) -> Result<()> {
+        let (of, fault) = *self.pages.lock().unwrap();
+        if of == run { self.inject(&Mutex::new(fault)).await } else { Ok(()) }
     }
 
     /// Runs this future once, after the next read of a boundary or a state.
@@ -234,6 +248,18 @@ forward! {
             self.inject_common().await?;
             self.read(self.inner.boundary(run, turn).await).await
         }
+
+        async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
+            self.inject_common().await?;
+            self.inject_page(run).await?;
+            self.inner.read_records(run, query).await
+        }
+
+        async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
+            self.inject_common().await?;
+            self.inject_page(run).await?;
+            self.inner.events(run, query).await
+        }
     }
     pass {
         async fn sizes(&self, run: RunId) -> Result<Sizes>;
@@ -241,8 +267,6 @@ forward! {
         async fn id(&self) -> Result<Uuid>;
         async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
-        async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
-        async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
         async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
         async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
         async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>>;

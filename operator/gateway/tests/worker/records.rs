@@ -1,5 +1,7 @@
 //! `POST records`, `GET records`, and the records of a boundary.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -140,5 +142,28 @@ async fn invalid_records_are_refused_with_a_reason() {
         let answer = ctx.get(&format!("records{query}")).await;
         assert_eq!(answer.code(), "INVALID", "{query}");
         assert!(answer.detail().contains(why), "{query}: {}", answer.detail());
+    }
+}
+
+/// Four pages may be read at once. A run whose reads hang has one of them.
+#[tokio::test]
+async fn a_run_whose_reads_of_pages_hang_keeps_no_other_run_from_reading() {
+    let ctx = TestContext::attached().await;
+    let other = ctx.other_run("bank", SECOND).await;
+    for page in ["records?space=s", "events?from=1"] {
+        ctx.store.set_pages(ctx.run, Fault::Hangs);
+        let hanging = futures::future::join_all((0..8).map(|_| ctx.get(page)));
+        let others = async {
+            while ctx.store.waiting.load(Ordering::SeqCst) == 0 {
+                tokio::task::yield_now().await;
+            }
+            other.get_as(SECOND, page).await.ok();
+        };
+        tokio::select! {
+            biased;
+            answers = hanging => panic!("they should hang: {answers:?}"),
+            () = others => {}
+        }
+        ctx.store.waiting.store(0, Ordering::SeqCst);
     }
 }

@@ -13,6 +13,7 @@ use crate::db_error::{DbError, DbResult};
 use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
+use crate::statements::CALLS_TO_SETTLE;
 use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
@@ -71,13 +72,6 @@ static UNSETTLED: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Ids of the calls that only a person can settle. Reads no payload.
-const TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs ON runs.id = calls.run \
-     WHERE calls.run = $1 AND calls.state = 'started' \
-       AND (calls.key_refused \
-         OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
-     ORDER BY calls.ordinal LIMIT $2";
-
 static OPEN_TURN: LazyLock<String> = LazyLock::new(|| {
     query_of_calls(
         "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
@@ -92,10 +86,6 @@ const OPEN_CALLS_LIMIT: i64 = Limits::OPEN_CALLS_BYTES as i64;
 
 impl Postgres {
     pub(super) async fn do_claim(&self, claim: &Claim) -> DbResult<Claimed> {
-        self.with_stored_key(claim.run, || self.claim_once(claim)).await
-    }
-
-    async fn claim_once(&self, claim: &Claim) -> DbResult<Claimed> {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
@@ -162,10 +152,6 @@ impl Postgres {
     }
 
     pub(super) async fn do_complete(&self, complete: &Complete) -> DbResult<Completed> {
-        self.with_stored_key(complete.run, || self.complete_once(complete)).await
-    }
-
-    async fn complete_once(&self, complete: &Complete) -> DbResult<Completed> {
         let cipher = self.cipher_to_write(complete.run).await?;
         let result = encode_payload(complete.result.as_deref(), AadContext::Result(&complete.id), &cipher)?;
         let query = sqlx::query(COMPLETE)
@@ -207,7 +193,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_calls_to_settle(&self, run: RunId, limit: u32) -> DbResult<Vec<String>> {
-        let rows = self.pool.all(sqlx::query(TO_SETTLE).bind(run).bind(i64::from(limit))).await?;
+        let rows = self.pool.all(sqlx::query(CALLS_TO_SETTLE).bind(run).bind(i64::from(limit))).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 }

@@ -15,10 +15,6 @@ const STORED_DIGEST: &str = "SELECT digest FROM boundaries \
 
 impl Postgres {
     pub(super) async fn do_commit(&self, commit: &Commit) -> DbResult<Committed> {
-        self.with_stored_key(commit.run, || self.commit_once(commit)).await
-    }
-
-    async fn commit_once(&self, commit: &Commit) -> DbResult<Committed> {
         let cipher = self.cipher_to_write(commit.run).await?;
         let proposed = Proposed::new(commit, EncodedOps::smallest(commit, &cipher)?, &cipher, None)?;
         let committed = match self.send(commit, proposed, &cipher).await? {

@@ -38,10 +38,6 @@ const READ: &str = held_records!(
 
 impl Postgres {
     pub(super) async fn do_write_records(&self, batch: &RecordBatch) -> DbResult<Written> {
-        self.with_stored_key(batch.run, || self.write_records_once(batch)).await
-    }
-
-    async fn write_records_once(&self, batch: &RecordBatch) -> DbResult<Written> {
         let cipher = self.cipher_to_write(batch.run).await?;
         let written = self.send_records(batch, &cipher).await?;
         match (&written, cipher.body(batch.digest).older()) {

@@ -18,7 +18,8 @@ use dalsegno_model::{
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
     NextStep, Operator, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
     RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
+    Rewrapped, RunId, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
+    Written,
 };
 
 #[async_trait]
@@ -141,7 +142,8 @@ impl Worker for Postgres {
     }
 
     async fn commit(&self, commit: &Commit) -> Result<Committed> {
-        self.do_commit(commit).await.map_err(|fault| fault.with_context("committing a boundary"))
+        let done = self.with_stored_key(commit.run, || self.do_commit(commit)).await;
+        done.map_err(|fault| fault.with_context("committing a boundary"))
     }
 
     async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>> {
@@ -149,11 +151,13 @@ impl Worker for Postgres {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.do_claim(claim).await.map_err(|fault| fault.with_context("claiming a call"))
+        let done = self.with_stored_key(claim.run, || self.do_claim(claim)).await;
+        done.map_err(|fault| fault.with_context("claiming a call"))
     }
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {
-        self.do_complete(complete).await.map_err(|fault| fault.with_context("completing a call"))
+        let done = self.with_stored_key(complete.run, || self.do_complete(complete)).await;
+        done.map_err(|fault| fault.with_context("completing a call"))
     }
 
     async fn settle(&self, settle: &Settle) -> Result<Completed> {
@@ -161,7 +165,8 @@ impl Worker for Postgres {
     }
 
     async fn write_records(&self, batch: &RecordBatch) -> Result<Written> {
-        self.do_write_records(batch).await.map_err(|fault| fault.with_context("writing records"))
+        let done = self.with_stored_key(batch.run, || self.do_write_records(batch)).await;
+        done.map_err(|fault| fault.with_context("writing records"))
     }
 
     async fn finish(&self, finish: &FinishCall) -> Result<Committed> {
@@ -173,7 +178,13 @@ impl Worker for Postgres {
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
-        self.with_fresh_key(run, || async { snapshot_writer::make(&self.snapshot_store(), run).await }).await
+        let make = || async { snapshot_writer::make(&self.snapshot_store(), run).await };
+        let done = self.with_fresh_key(run, make).await?;
+        if !done.made && done.lag >= SNAPSHOT_DUE {
+            // It was not stored, perhaps since the stored data key is another one. The next try reads that.
+            self.keys.forget(run);
+        }
+        Ok(done)
     }
 
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {

@@ -17,8 +17,10 @@ use std::time::Duration;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 
+use super::disk_limits::DiskLimits;
+use super::files::{copy_path, partial_path, wal_path};
 use super::schema;
-use super::volume::{TIMEOUT, free_bytes, limits_of, wal_path};
+use super::volume::{TIMEOUT, limits_of, total_and_free};
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::{Error, Result};
 
@@ -67,7 +69,8 @@ pub(super) async fn before_migration(
     schema: i64,
 ) -> Result<()> {
     let size = std::fs::metadata(database).map_or(0, |file| file.len());
-    if size > LARGEST_COPY || 2 * size + limits_of(database)?.wal_bound() > free_bytes(database)? {
+    let (total, free) = total_and_free(database)?;
+    if !is_copied(size, DiskLimits::of_volume(total), free) {
         tracing::warn!(
             bytes = size,
             "the database is migrated without a copy, because it is large or its volume has too little room"
@@ -87,34 +90,27 @@ pub(super) async fn before_migration(
     Ok(())
 }
 
+/// Whether a database of this size is copied before a migration, on a volume with this much free space.
+fn is_copied(size: u64, limits: DiskLimits, free: u64) -> bool {
+    size <= LARGEST_COPY && 2 * size + limits.wal_bound() <= free
+}
+
 /// Replaces a copy from the same schema: commits may have been made since.
 async fn copy_for_migration(conn: &mut SqliteConnection, database: &Path, schema: i64) -> DbResult<PathBuf> {
     let to = copy_path(database, schema);
-    let partial = with_suffix(&to, ".partial");
+    let partial = partial_path(&to);
     remove_if_exists(&partial).map_err(DbError::unavailable)?;
     create(&partial).map_err(DbError::unavailable)?;
-    let name =
-        partial.to_str().ok_or_else(|| DbError::Unusable("the name of the copy is not UTF-8".into()))?;
-    if let Err(error) = sqlx::query("VACUUM INTO ?").bind(name).execute(conn).await {
+    // The migration holds the lock of the database, so the log has no bound to respect.
+    if let Err(fault) = copy(conn, database, &partial, u64::MAX).await {
         remove_if_exists(&partial).map_err(DbError::unavailable)?;
-        return Err(error.into());
+        return Err(fault);
     }
     for earlier in (0..schema).map(|earlier| copy_path(database, earlier)) {
         remove_if_exists(&earlier).map_err(DbError::unavailable)?;
     }
     std::fs::rename(&partial, &to).map_err(DbError::unavailable)?;
     Ok(to)
-}
-
-/// The copy of a database from before its migration from this schema.
-fn copy_path(database: &Path, schema: i64) -> PathBuf {
-    with_suffix(database, &format!(".schema-{schema}"))
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 fn remove_if_exists(path: &Path) -> io::Result<()> {
@@ -133,11 +129,12 @@ async fn copy(conn: &mut SqliteConnection, database: &Path, to: &Path, bound: u6
     let is_ended = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&is_ended);
     conn.lock_handle().await?.set_progress_handler(INSTRUCTIONS, move || !ended.load(Ordering::Relaxed));
-    let copying = sqlx::query("VACUUM INTO ?").bind(name).execute(conn);
+    let copying = sqlx::query("VACUUM INTO ?").bind(name).execute(&mut *conn);
     let copied = tokio::select! {
         copied = copying => copied,
         never = watch(database, bound, &is_ended) => match never {},
     };
+    conn.lock_handle().await?.remove_progress_handler();
     if copied.is_err() && is_ended.load(Ordering::Relaxed) {
         return Err(DbError::unavailable(
             "the copy was ended, because it kept the write-ahead log of the database from shrinking; \
@@ -164,6 +161,17 @@ async fn watch(database: &Path, bound: u64, is_ended: &AtomicBool) -> std::conve
 mod tests {
     use super::*;
     use crate::sqlite::Sqlite;
+
+    #[test]
+    fn a_large_database_or_one_without_room_beside_it_is_migrated_without_a_copy() {
+        const MIB: u64 = 1 << 20;
+        let limits = || DiskLimits::of_volume(1 << 30);
+        let bound = limits().wal_bound();
+        assert!(is_copied(100 * MIB, limits(), 200 * MIB + bound));
+        assert!(!is_copied(100 * MIB, limits(), 200 * MIB + bound - 1));
+        assert!(is_copied(1_024 * MIB, limits(), 1 << 40));
+        assert!(!is_copied(1_024 * MIB + 1, limits(), 1 << 40));
+    }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_copy_ends_when_the_log_outgrows_its_bound_and_leaves_no_file() {

@@ -15,6 +15,7 @@ use crate::db_error::DbResult;
 use crate::keys::no_keys;
 use crate::reads::{CallRow, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
+use crate::statements::CALLS_TO_SETTLE;
 use crate::transitions::{AuditEvent, has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
@@ -318,14 +319,7 @@ pub(super) async fn ids_to_settle(
     run: RunId,
     limit: u32,
 ) -> DbResult<Vec<String>> {
-    let query = sqlx::query_scalar(
-        "SELECT calls.id FROM runs JOIN calls ON calls.run = runs.id \
-         WHERE runs.id = ? AND calls.state = 'started' \
-           AND (calls.key_refused \
-             OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
-         ORDER BY calls.ordinal LIMIT ?",
-    );
-    Ok(query.bind(run).bind(limit).fetch_all(conn).await?)
+    Ok(sqlx::query_scalar(CALLS_TO_SETTLE).bind(run).bind(limit).fetch_all(conn).await?)
 }
 
 /// The query that lists calls. Its cost depends on the calls that it returns, not on those that the run has made,

@@ -1,10 +1,11 @@
 //! The exclusive lock on an embedded database: one process writes.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::files::lock_path;
 use dalsegno_model::Error;
 
 /// The lock. It is held until this is dropped or the process ends.
@@ -37,12 +38,6 @@ impl Drop for Lock {
     fn drop(&mut self) {
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
-}
-
-fn lock_path(database: &Path) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
 }
 
 #[cfg(test)]

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
+use super::files::reserve_path;
+
 /// The reserve of a database.
 #[derive(Clone, Debug)]
 pub(super) struct Reserve(PathBuf);
 
 impl Reserve {
     pub fn of(database: &Path) -> Self {
-        let mut name = database.as_os_str().to_owned();
-        name.push(".reserve");
-        Self(name.into())
+        Self(reserve_path(database))
     }
 
     pub fn exists(&self) -> bool {

@@ -19,6 +19,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::active_reads::{ActiveReads, SHORT_READ, SHORTEST_READ};
 use super::disk::{Disk, DiskLevel, DiskStatus};
 use super::disk_limits::{DiskLimits, ReserveStep, Space};
+use super::files::wal_path;
 use super::reserve::Reserve;
 use crate::db_error::{DbError, DbResult};
 use dalsegno_model::Error;
@@ -35,21 +36,9 @@ const TRUNCATE_WAIT: Duration = Duration::from_millis(20);
 /// Pause between two attempts to make the reserve.
 const RESERVE_PAUSE: Duration = Duration::from_secs(10);
 
-/// The file of the write-ahead log.
-pub(super) fn wal_path(database: &Path) -> PathBuf {
-    let mut name = database.as_os_str().to_owned();
-    name.push("-wal");
-    name.into()
-}
-
 /// The limits of the volume that a database is on.
 pub(super) fn limits_of(database: &Path) -> Result<DiskLimits, Error> {
     Ok(DiskLimits::of_volume(total_and_free(database)?.0))
-}
-
-/// The free bytes of the volume that a database is on.
-pub(super) fn free_bytes(database: &Path) -> Result<u64, Error> {
-    Ok(total_and_free(database)?.1)
 }
 
 /// Gives up the reserve of a database that is not open yet if its volume is full: SQLite needs some space to open it.
@@ -85,7 +74,7 @@ pub(super) async fn begin_new_log(conn: &mut SqliteConnection) -> DbResult<()> {
 }
 
 /// Total and free bytes of a database's volume.
-fn total_and_free(database: &Path) -> Result<(u64, u64), Error> {
+pub(super) fn total_and_free(database: &Path) -> Result<(u64, u64), Error> {
     let folder = database.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let volume = statvfs(folder).map_err(|error| {
         Error::Unusable(format!("cannot measure the volume of {}: {error}", folder.display()))

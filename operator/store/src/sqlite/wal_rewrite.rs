@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use super::volume::wal_path;
+use super::files::wal_path;
 use dalsegno_model::Error;
 
 /// Bytes that are rewritten at a time.

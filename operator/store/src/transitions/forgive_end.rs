@@ -25,8 +25,7 @@ impl Transition for ForgiveEnd {
         }
         // Progress of the attempt or of a later one has set the counters in a row to 0.
         let attempts = change.attempts();
-        let since = attempts.iter().filter(|it| it.number >= *number);
-        let progress = since.filter_map(|it| it.progress).any(|it| it);
+        let progress = attempts.iter().any(|it| it.number >= *number && it.progress == Some(true));
         let Some(attempt) = attempts.iter_mut().find(|it| it.number == *number) else {
             return change.with_record();
         };

@@ -136,8 +136,13 @@ async fn every_write_compares_the_data_key() {
             }
             "claim" => drop(cx.start_call(&worker, "claimed", Policy::RetrySameKey).await),
             "completion" => drop(cx.complete(&worker.complete(&claim)).await.unwrap()),
-            // It is not stored, or it is sealed under the stored key.
-            _ => drop(cx.snapshot(worker.run).await),
+            _ => {
+                let made = [cx.snapshot(worker.run).await.unwrap(), cx.snapshot(worker.run).await.unwrap()];
+                assert!(
+                    !made[0].made && made[1].made,
+                    "the second one is sealed under the stored key: {made:?}"
+                );
+            }
         }
         let reader = sealed.process().await;
         reader.state(worker.run, None).await.unwrap();
