@@ -17,7 +17,7 @@ export DALSEGNO_CLUSTER_BIN=$DALSEGNO_CLUSTER_DIR/bin/cluster
 export DALSEGNO_E2E_AGENT=$TARGET_DIR/images/dalsegno-e2e-agent/e2e-agent
 
 # The previous version, for the test of upgrades. Nothing is released yet, so it is a commit: the last one whose schema has
-# one migration. There is no way back to an older program, which refuses a newer schema.
+# one migration. A program before that one refuses the schema of this version, so it could not be rolled back to.
 PREVIOUS_VERSION=bf84e64d
 export DALSEGNO_E2E_PREVIOUS_CHART=$TARGET_DIR/previous/source/charts/dalsegno
 has_previous() { git cat-file -e "$PREVIOUS_VERSION^{commit}" 2>/dev/null; }

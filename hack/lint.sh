@@ -54,7 +54,7 @@ chart() {
         listenAddress=everywhere 'watchNamespaces={Team}' operator.envs=x \
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14 \
         anchors.sink=file anchors.sink=log log=verbose \
-        retention.purgeDays=0 gateway.memory.responses=160 gateway.memory.deltaBases=1000m \
+        retention.purgeDays=0 gateway.memory.responses=160 gateway.memory.responses=159Mi gateway.memory.deltaBases=1000m \
         gateway.memory.bodies=64Mi operator.memory.cache=0Mi; do
         ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done
@@ -89,6 +89,18 @@ chart() {
     # Two of the largest states are counted for each kind of reads, also where the value is less.
     [[ $("${postgres[@]}" --set gateway.memory.resumeReads=72Mi --set gateway.memory.inspectionReads=72Mi |
         grep -c "memory: $memory$") = 2 ]] || { echo "small reads do not count as $memory"; return 1; }
+    # Each value counts, and goes into its own variable.
+    local raised
+    raised=$("${postgres[@]}" --set gateway.memory.responses=161Mi,gateway.memory.resumeReads=129Mi \
+        --set gateway.memory.inspectionReads=130Mi,gateway.memory.pageReads=20Mi,gateway.memory.deltaBases=1Gi \
+        --set operator.memory.cache=129Mi,operator.memory.commands=257Mi,operator.memory.stateReads=129Mi)
+    [[ $(grep -c 'memory: 2319Mi$' <<<"$raised") = 2 && $(grep -c 'memory: 676Mi$' <<<"$raised") = 2 &&
+        $raised = *$'RESUME_BYTES\n              value: 129Mi'* &&
+        $raised = *$'INSPECTION_BYTES\n              value: 130Mi'* &&
+        $raised = *$'STATE_READ_BYTES\n              value: 129Mi'* ]] || { echo 'a value of memory is ignored'; return 1; }
+    # 672Mi and 1696Mi: the operator with the defaults, alone and with the gateway in its pod.
+    [[ $("${postgres[@]}" | grep -c 'memory: 672Mi$') = 2 && $("${template[@]}" | grep -c 'memory: 1696Mi$') = 2 ]] ||
+        { echo "the operator's memory has changed"; return 1; }
     # A given amount replaces the sum. A given limit is also the request; a given request has no limit.
     [[ $("${postgres[@]}" --set gateway.resources.limits.memory=3Gi | grep -c 'memory: 3Gi$') = 2 ]] &&
         [[ $("${postgres[@]}" --set gateway.resources.requests.memory=256Mi | grep -c "memory: \(256Mi\|$memory\)$") = 1 ]] ||

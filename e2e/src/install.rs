@@ -27,7 +27,8 @@ const LEDGER_IMAGE: &str = "registry.dalsegno.test/dalsegno-example-rust:dev";
 /// Repository of the operator's image.
 const IMAGE: &str = "registry.dalsegno.test/dalsegno";
 
-/// The environment variable with the path of the previous version's chart, which `hack/previous.sh` prints.
+/// The environment variable with the path of the previous version's chart. `hack/lib.sh` sets it, and `hack/previous.sh`
+/// makes the chart.
 const PREVIOUS_CHART: &str = "DALSEGNO_E2E_PREVIOUS_CHART";
 
 /// A version of Dal Segno: its chart, and the tag of its image.
@@ -44,9 +45,8 @@ impl Version {
 
     /// The version before. Fails if [`PREVIOUS_CHART`] is not set.
     pub fn previous() -> Result<Self> {
-        let chart = std::env::var(PREVIOUS_CHART).with_context(|| {
-            format!("{PREVIOUS_CHART} is not set: it names the chart that hack/previous.sh prints")
-        })?;
+        let chart = std::env::var(PREVIOUS_CHART)
+            .with_context(|| format!("{PREVIOUS_CHART} is not set: run the test with `make upgrade`"))?;
         Ok(Self { chart, tag: "previous" })
     }
 

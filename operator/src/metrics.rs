@@ -133,7 +133,7 @@ impl Metrics {
         self.runs.register(registry);
         registry.register(
             "queue_oldest_seconds",
-            "How long the run has waited for its reconcile that waits longest",
+            "How long the run that waits longest for a reconcile has waited",
             self.queue_oldest.clone(),
         );
         registry.register(
@@ -231,7 +231,7 @@ impl Metrics {
         self.reconcile_panics.inc();
     }
 
-    /// Sets how long the run has waited for its reconcile that waits longest.
+    /// Sets how long the run that waits longest for a reconcile has waited.
     pub fn set_queue_oldest(&self, age: Duration) {
         self.queue_oldest.set(age.as_secs_f64());
     }

@@ -162,6 +162,12 @@ spec:
 {{- if hasSuffix "Gi" . }}{{ mul 1024 (int (trimSuffix "Gi" .)) }}{{ else }}{{ int (trimSuffix "Mi" .) }}{{ end }}
 {{- end }}
 
+{{/* The value `name` of the given values in Mi. Refuses one that is less than the program accepts. */}}
+{{- define "dalsegno.atLeast" -}}
+{{- $size := include "dalsegno.mebibytes" (get .of .name) }}
+{{- if lt (int $size) .least }}{{ fail (printf "memory.%s must be at least %dMi" .name .least) }}{{ end }}{{ $size }}
+{{- end }}
+
 {{/*
 Most memory of a gateway in Mi: the sum of what its limits allow for. The program computes the same (Config::memory_bytes
 in operator/gateway/src/config.rs), and docs/guides/in-production.md explains the terms.
@@ -169,12 +175,12 @@ in operator/gateway/src/config.rs), and docs/guides/in-production.md explains th
 {{- define "dalsegno.gatewayMemory" -}}
 {{- with .Values.gateway }}
 {{- $connections := div (add (mul (int .connections.max) 32) 1023) 1024 }}
-{{- $requests := mul 4 (include "dalsegno.mebibytes" .memory.requestBodies) }}
-{{- $resumes := max 128 (include "dalsegno.mebibytes" .memory.resumeReads) }}
-{{- $inspections := max 128 (include "dalsegno.mebibytes" .memory.inspectionReads) }}
+{{- $requests := mul 4 (include "dalsegno.atLeast" (dict "of" .memory "name" "requestBodies" "least" 16)) }}
+{{- $resumes := max 128 (include "dalsegno.atLeast" (dict "of" .memory "name" "resumeReads" "least" 72)) }}
+{{- $inspections := max 128 (include "dalsegno.atLeast" (dict "of" .memory "name" "inspectionReads" "least" 72)) }}
 {{- $states := mul 2 (add 80 $resumes $inspections) }}
-{{- $pages := mul 2 (include "dalsegno.mebibytes" .memory.pageReads) }}
-{{- add 32 $connections $requests (include "dalsegno.mebibytes" .memory.responses) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
+{{- $pages := mul 2 (include "dalsegno.atLeast" (dict "of" .memory "name" "pageReads" "least" 4)) }}
+{{- add 32 $connections $requests (include "dalsegno.atLeast" (dict "of" .memory "name" "responses" "least" 160)) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
 {{- end }}
 {{- end }}
 
@@ -183,15 +189,15 @@ in operator/gateway/src/config.rs), and docs/guides/in-production.md explains th
 {{- with .Values.operator.memory }}
 {{- $own := add (include "dalsegno.mebibytes" .cache) (include "dalsegno.mebibytes" .commands) }}
 {{- if include "dalsegno.postgres" $ }}
-{{- add 32 $own (mul 2 (max 128 (include "dalsegno.mebibytes" .stateReads))) }}
+{{- add 32 $own (mul 2 (max 128 (include "dalsegno.atLeast" (dict "of" . "name" "stateReads" "least" 72)))) }}
 {{- else }}
 {{- add $own (include "dalsegno.gatewayMemory" $) }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{/* Resources of a container: the given ones. Memory of which neither is given is the sum, as request and as limit. A given
-request alone has no limit: one that is smaller than the sum would end the container under load. */}}
+{{/* Resources of a container: the given ones. If neither a request nor a limit of memory is given, both are the sum. A limit
+alone is also the request. A request alone has no limit: one below the sum would end the container under load. */}}
 {{- define "dalsegno.resources" -}}
 {{- $request := dig "requests" "memory" "" .resources }}
 {{- $limit := dig "limits" "memory" "" .resources }}

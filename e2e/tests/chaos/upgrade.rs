@@ -12,6 +12,8 @@ use crate::healthy::Healthy;
 
 /// The turns of the runs: one second each, longer than the three changes take.
 const TURNS: i32 = 100;
+/// The turns of the run that is started under the current version.
+const STARTED_TURNS: i32 = 45;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_on_the_embedded_store_survive_an_upgrade_and_a_rollback() -> Result {
@@ -26,10 +28,10 @@ async fn runs_on_the_embedded_store_survive_an_upgrade_and_a_rollback() -> Resul
     Version::previous()?.install(&ctx.client, &install::values()).await?;
 
     let runs = Upgraded::start(&ctx).await?;
-    runs.upgrade_and_roll_back(&install::values()).await?;
+    let started = runs.upgrade_and_roll_back(&install::values()).await?;
     current.undo().await?;
     ctx.operator.wait_for_rollout().await?;
-    runs.expect_success().await?;
+    runs.expect_success(&started).await?;
     ctx.end().await
 }
 
@@ -39,9 +41,9 @@ async fn runs_on_postgresql_survive_an_upgrade_and_a_rollback() -> Result {
     let postgres =
         Postgres::install_version(&ctx.client, &Version::previous()?, &postgres::values(2)).await?;
     let runs = Upgraded::start(&ctx).await?;
-    runs.upgrade_and_roll_back(&postgres::values(2)).await?;
+    let started = runs.upgrade_and_roll_back(&postgres::values(2)).await?;
     Version::current().install(&ctx.client, &postgres::values(2)).await?;
-    runs.expect_success().await?;
+    runs.expect_success(&started).await?;
     ctx.end().await?;
     postgres.remove().await
 }
@@ -64,22 +66,21 @@ impl<'c> Upgraded<'c> {
         Ok(Self { ctx, healthy, evicted })
     }
 
-    /// Upgrades to the current version and rolls back. Under each version a run of the other one loses its pod.
-    async fn upgrade_and_roll_back(&self, values: &Value) -> Result {
+    /// Upgrades to the current version and rolls back. Under each version a run of the other one loses its pod. Returns the
+    /// run that was started under the current version.
+    async fn upgrade_and_roll_back(&self, values: &Value) -> Result<Run<'c>> {
         self.evict().await?;
         Version::current().install(&self.ctx.client, values).await?;
         self.evict().await?;
-        let started = self.ctx.start("new", &Agent::new(json!({ "turns": 45, "turnSeconds": 1 }))).await?;
+        let started =
+            self.ctx.start("new", &Agent::new(json!({ "turns": STARTED_TURNS, "turnSeconds": 1 }))).await?;
         started.wait_for_turn(2).await?;
         let rollback = ["rollback", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "100s"];
         process::run("helm", rollback).await?;
         self.ctx.operator.wait_for_rollout().await?;
         started.evict().await?;
         self.evict().await?;
-        let status = started.wait_for_success().await?;
-        assert_eq!(status.attempt().number, 2, "{:?}", status.recovery());
-        started.expect_nothing_lost_or_repeated(45).await?;
-        self.healthy.expect_first_attempts().await
+        Ok(started)
     }
 
     /// Evicts the pod of a run, and waits until another one has made a turn.
@@ -91,8 +92,14 @@ impl<'c> Upgraded<'c> {
         self.evicted.wait_for_turn(turn + 1).await
     }
 
-    /// Checks that every run succeeds, that the evictions are all that was counted, and that the audit is unbroken.
-    async fn expect_success(&self) -> Result {
+    /// Checks that every run was active during the last change and succeeds, that the evictions are all that was counted, and that the audit is unbroken.
+    async fn expect_success(&self, started: &Run<'_>) -> Result {
+        let turns = self.healthy.turns().await?;
+        assert!(turns.iter().all(|turn| *turn < TURNS), "a run ended before the last change: {turns:?}");
+        self.healthy.expect_first_attempts().await?;
+        let status = started.wait_for_success().await?;
+        assert_eq!(status.attempt().number, 2, "{:?}", status.recovery());
+        started.expect_nothing_lost_or_repeated(STARTED_TURNS).await?;
         self.healthy.expect_success().await?;
         let status = self.evicted.wait_for_success().await?;
         let recovery = status.recovery();

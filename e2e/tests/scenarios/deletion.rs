@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use dalsegno_crds::Summary;
-use dalsegno_e2e::StatusExt;
-use dalsegno_e2e::wait::secs;
-use dalsegno_e2e::{Agent, Result, Run, TestContext};
+use dalsegno_crds::{AgentRun, Cause, Summary};
+use dalsegno_e2e::wait::{eventually, secs};
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext, objects};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
@@ -71,7 +70,7 @@ async fn objects_left(ctx: &TestContext) -> Result<BTreeSet<String>> {
     left.extend(names::<Secret>(ctx.api()).await?);
     left.extend(names::<ConfigMap>(ctx.api()).await?);
     left.extend(names::<PersistentVolumeClaim>(ctx.api()).await?);
-    left.extend(names::<dalsegno_crds::AgentRun>(ctx.api()).await?);
+    left.extend(names::<AgentRun>(ctx.api()).await?);
     left.remove("ConfigMap kube-root-ca.crt");
     Ok(left)
 }
@@ -94,14 +93,12 @@ async fn a_run_is_deleted_when_its_ttl_expires_and_leaves_no_object() -> Result 
         .spec(json!({ "retention": { "ttlSecondsAfterFinished": 5 } }));
     let run = ctx.start("run", &agent).await?;
     run.wait_for_success().await?;
-    dalsegno_e2e::wait::eventually("the AgentRun to be gone", LIMIT, async || {
-        Ok(ctx.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
+    eventually("the AgentRun to be gone", LIMIT, async || {
+        Ok(ctx.api::<AgentRun>().get_opt("run").await?.is_none().then_some(()))
     })
     .await?;
-    dalsegno_e2e::wait::eventually("its pod to be gone", LIMIT, async || {
-        Ok(objects_left(&ctx).await?.is_empty().then_some(()))
-    })
-    .await?;
+    eventually("its pod to be gone", LIMIT, async || Ok(objects_left(&ctx).await?.is_empty().then_some(())))
+        .await?;
     ctx.end().await
 }
 
@@ -128,9 +125,9 @@ async fn a_run_created_again_while_its_old_pod_terminates_takes_the_next_attempt
         .pod(json!({ "terminationGracePeriodSeconds": 20 }));
     let old = ctx.start("run", &agent).await?;
     old.wait_for_attempt(1, LIMIT).await?;
-    dalsegno_e2e::objects::delete::<dalsegno_crds::AgentRun>(&ctx.client, &ctx.namespace, "run").await?;
-    dalsegno_e2e::wait::eventually("the AgentRun to be gone", LIMIT, async || {
-        Ok(ctx.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
+    objects::delete::<AgentRun>(&ctx.client, &ctx.namespace, "run").await?;
+    eventually("the AgentRun to be gone", LIMIT, async || {
+        Ok(ctx.api::<AgentRun>().get_opt("run").await?.is_none().then_some(()))
     })
     .await?;
     assert!(!old.pods().await?.is_empty(), "the finalizer should not wait for a kubelet");
@@ -138,7 +135,7 @@ async fn a_run_created_again_while_its_old_pod_terminates_takes_the_next_attempt
     let fresh = ctx.start("run", &Agent::new(json!({ "turns": 4, "turnSeconds": 0.2 }))).await?;
     let status = fresh.wait_for_success().await?;
     assert_eq!(status.attempt().number, 2);
-    assert_eq!(status.causes().first(), Some(&dalsegno_crds::Cause::NameInUse));
+    assert_eq!(status.causes().first(), Some(&Cause::NameInUse));
     assert_eq!((status.turn(), status.recovery().recovery_attempts), (4, 0));
     ctx.end().await
 }
@@ -152,16 +149,18 @@ async fn a_run_created_again_twelve_times_while_its_old_pods_terminate_is_never_
     for _ in 0..12 {
         let run = ctx.start("run", &agent).await?;
         run.wait_for_attempt(1, LIMIT).await?;
-        dalsegno_e2e::objects::delete::<dalsegno_crds::AgentRun>(&ctx.client, &ctx.namespace, "run").await?;
-        dalsegno_e2e::wait::eventually("the AgentRun to be gone", LIMIT, async || {
-            Ok(ctx.api::<dalsegno_crds::AgentRun>().get_opt("run").await?.is_none().then_some(()))
+        objects::delete::<AgentRun>(&ctx.client, &ctx.namespace, "run").await?;
+        eventually("the AgentRun to be gone", LIMIT, async || {
+            Ok(ctx.api::<AgentRun>().get_opt("run").await?.is_none().then_some(()))
         })
         .await?;
     }
     let last = ctx.start("run", &Agent::new(json!({ "turns": 4, "turnSeconds": 0.2 }))).await?;
     let status = last.wait_for_success().await?;
+    let number = status.attempt().number;
+    assert!(number > 11, "more than ten names in a row should be in use, as {number} attempts show");
     assert_eq!((status.turn(), status.recovery().recovery_attempts), (4, 0));
-    assert_eq!(status.causes().first(), Some(&dalsegno_crds::Cause::NameInUse));
-    assert!(!status.causes().contains(&dalsegno_crds::Cause::NameTaken), "{:?}", status.causes());
+    assert_eq!(status.causes().first(), Some(&Cause::NameInUse));
+    assert!(!status.causes().contains(&Cause::NameTaken), "{:?}", status.causes());
     ctx.end().await
 }

@@ -91,9 +91,20 @@ fn settle(cli: &CliLocation, name: &RunName, calls: &[String]) -> String {
     )
 }
 
-/// Whether the remediation of a reason asks for a fresh budget.
-fn takes_fresh_budget(reason: Reason) -> bool {
-    reason.remediation().contains("spec.recovery.resetGeneration")
+/// Whether the remediation of a reason asks for a fresh budget. A test compares this with the texts.
+pub fn takes_fresh_budget(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::RecoveryLoop
+            | Reason::RecoveryAttemptsExhausted
+            | Reason::DisruptionsExhausted
+            | Reason::CannotStart
+            | Reason::VersionBlocked
+            | Reason::PinnedImageUnavailable
+            | Reason::CheckpointCorrupt
+            | Reason::WorkerFatal
+            | Reason::NameCollision
+    )
 }
 
 fn fresh_budget(name: &RunName, run: &AgentRun, row: &RunRecord) -> String {

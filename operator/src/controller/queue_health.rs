@@ -51,7 +51,7 @@ impl QueueHealth {
         moves.working.remove(run);
     }
 
-    /// How long the run has waited that waits longest; zero if none waits.
+    /// How long the run that waits longest has waited; zero if none waits.
     pub fn oldest(&self, now: Instant) -> Duration {
         lock(&self.0).waiting_since.map(|since| now.duration_since(since)).unwrap_or_default()
     }

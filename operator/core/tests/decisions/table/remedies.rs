@@ -1,5 +1,6 @@
 //! What the status of a held run says to do: commands that a person can paste.
 
+use dalsegno_core::remedy::takes_fresh_budget;
 use dalsegno_core::{CliLocation, EventSpec};
 use dalsegno_crds::{Cause, ConditionType, Reason, Summary, find_condition};
 use dalsegno_protocol::Policy;
@@ -119,4 +120,12 @@ fn an_event_that_is_cut_keeps_its_command() {
     assert!(note.len() <= 1_000 && note.starts_with("an attempt ended during 1 call"), "{note}");
     assert!(note.contains("run `kubectl exec --namespace dalsegno-system"), "{note}");
     assert!(note.ends_with("the same with `--outcome failed`."), "{note}");
+}
+
+#[test]
+fn the_command_of_a_fresh_budget_comes_exactly_with_the_remediations_that_name_it() {
+    for reason in Reason::ALL {
+        let names_it = reason.remediation().contains("spec.recovery.resetGeneration");
+        assert_eq!(takes_fresh_budget(*reason), names_it, "{reason}");
+    }
 }
