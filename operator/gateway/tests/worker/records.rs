@@ -158,6 +158,7 @@ async fn a_run_whose_reads_of_pages_hang_keeps_no_other_run_from_reading() {
                 tokio::task::yield_now().await;
             }
             other.get_as(SECOND, page).await.ok();
+            assert_eq!(ctx.store.waiting.load(Ordering::SeqCst), 1, "one page of a run at a time");
         };
         tokio::select! {
             biased;
