@@ -114,7 +114,8 @@ async fn every_write_compares_the_data_key() {
             // Plain boundaries, which are readable without a data key.
             let plain = TestContext::new(open_beside(&sealed.url, None).await.unwrap(), ());
             for turn in 1..=10 {
-                plain.commit_turn(&worker, turn).await;
+                // Only a change: a turn with its whole state needs no snapshot.
+                plain.commit_large_turn(&worker, turn, 100).await;
             }
         }
         // A plain claim, made before the run had a data key.
