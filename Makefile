@@ -25,7 +25,7 @@ upgrade: ## upgrade from the previous version and roll back while runs are activ
 	@hack/scenarios.sh chaos upgrade
 
 fleet: ## let two hundred runs meet bad weather: no registry, a slow webhook, a full quota, a sidecar, a bad roll-out
-	@hack/scenarios.sh chaos fleet
+	@DALSEGNO_E2E_FLEET_RUNS=$${DALSEGNO_E2E_FLEET_RUNS:-200} hack/scenarios.sh chaos fleet
 
 fuzz: ## look for bytes that break a decoder, five minutes per target
 	@hack/fuzz.sh 300
