@@ -47,7 +47,7 @@ impl Fleet {
             without_image: share(4),
             behind_webhook: share(4),
             over_quota: share(8),
-            quota: share(1),
+            quota: share(2),
             with_sidecar: share(2),
             rolled_out: share(1),
             unrelated: share(1),
