@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, VersionPolicy};
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, Suspend, VersionPolicy};
 use crate::schema;
 use crate::template::PodTemplate;
 
@@ -101,6 +101,10 @@ pub struct RunDefaults {
     /// How long workers may send no heartbeat or commit nothing before they are replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<Liveness>,
+
+    /// How a suspend stops a worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<Suspend>,
 
     /// How long pods, payloads and AgentRuns are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]

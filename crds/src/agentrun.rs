@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agentdefinition::Agent;
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, VersionPolicy};
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, Suspend, VersionPolicy};
 use crate::schema;
 use crate::status::AgentRunStatus;
 
@@ -143,8 +143,9 @@ pub struct AgentRunSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_from: Option<InputSource>,
 
-    /// The desired state of the run: `Running` or `Cancelled`. Unset: `Running`. `Cancelled` is final. The worker
-    /// learns of it at its next commit or heartbeat, and the operator stops a worker that does not acknowledge it.
+    /// The desired state of the run: `Running`, `Suspended` or `Cancelled`. Unset: `Running`. A suspended run has no pod
+    /// and goes on once this field is removed. `Cancelled` is final. The worker learns of either at its next commit or
+    /// heartbeat, and the operator stops a worker that does not acknowledge it.
     /// Leave the field unset in manifests that are applied repeatedly, so that they do not conflict with a person's
     /// decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -161,6 +162,10 @@ pub struct AgentRunSpec {
     /// How long a worker may send no heartbeat or commit nothing before it is replaced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<Liveness>,
+
+    /// How a suspend stops the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<Suspend>,
 
     /// How long pods, payloads and the AgentRun are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,6 +238,8 @@ string_enum! {
     pub enum OperatingMode {
         /// The run runs. The same as unset.
         Running,
+        /// The run stops at its checkpoint and has no pod.
+        Suspended,
         /// The run ends. This is final.
         Cancelled,
     }

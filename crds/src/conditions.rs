@@ -19,6 +19,8 @@ string_enum! {
         VersionCompatible,
         /// The operator has stopped the run. A person must act.
         Held,
+        /// A person suspended the run, and no worker is attached. Absent while nobody has suspended the run.
+        Suspended,
         /// On an AgentRun: a worker is attached, the run is recovering within its limits, or the run succeeded. On an
         /// AgentDefinition: the API server accepts the template's pod.
         Ready,
@@ -40,6 +42,8 @@ string_enum! {
         Running,
         /// The next attempt waits for its backoff to end.
         BackingOff,
+        /// A person suspended the run. It has no pod.
+        Suspended,
         /// The operator has stopped the run. A person must act.
         Held,
         /// The agent reached its goal.
@@ -72,6 +76,10 @@ string_enum! {
         Rewound,
         /// The attempt's pod was created.
         WorkerCreated,
+        /// A person suspended the run, and it has no pod.
+        Suspended,
+        /// A person lifted the suspend of the run.
+        Resumed,
         /// The agent resumed a checkpoint of another version, because the version policy allows it.
         VersionAllowed,
         /// A defect of the operator stopped the reconcile of the object.

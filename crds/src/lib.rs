@@ -31,10 +31,11 @@ pub use dalsegno_model::{Cause, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
     Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, Recovery, Retention,
-    VersionPolicy,
+    Suspend, VersionPolicy,
 };
 pub use reasons::Reason;
 pub use status::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, SuspendStatus,
+    UsageStatus,
 };
 pub use template::PodTemplate;

@@ -157,6 +157,18 @@ pub struct Liveness {
     pub progress_deadline_seconds: Option<i32>,
 }
 
+/// How a suspend stops the worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Suspend {
+    /// Longest time from when a worker was told of the suspend until it parks, in seconds. When it expires, the worker
+    /// is stopped; its open turn is lost, and the run is not charged. A worker that could not be told is stopped after
+    /// twice this time. Built-in: 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub grace_seconds: Option<i32>,
+}
+
 /// How long the pods, the payloads and the AgentRun of a run are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -191,6 +191,14 @@ reasons! {
         "The run was cancelled, and its worker has not acknowledged it yet.",
         "Wait. The operator stops a worker that does not acknowledge the cancellation."
     }
+    Suspending {
+        "A person suspended the run, and its worker has not parked yet.",
+        "Wait. The operator stops a worker that does not park within suspend.graceSeconds."
+    }
+    Suspended {
+        "A person suspended the run. It has no pod.",
+        "Remove spec.operatingMode, or set it to Running. The run then goes on at the turn after its checkpoint."
+    }
     StoreUnavailable {
         "The store does not respond, so the state of the run is not known. Nothing is charged and no pod is replaced.",
         "Make the store available again. The run then continues without further action."

@@ -20,7 +20,8 @@ pub struct AgentRunStatus {
     /// The conditions of the run, each with its reason. `Finished`: the run has ended, and the reason says how.
     /// `Succeeded`: the agent reached its goal. `WorkerReady`: a worker is attached. `CheckpointAvailable`: there is a
     /// checkpoint to resume from. `VersionCompatible`: the deployed agent version may resume the checkpoint. `Held`: a
-    /// person must act, and the message says how. `Ready`: the run is under control. `Reconciling` (no worker has
+    /// person must act, and the message says how. `Suspended`: a person suspended the run, and it has no worker; absent
+    /// while nobody has. `Ready`: the run is under control. `Reconciling` (no worker has
     /// attached yet) and `Stalled` (a person must act) are present only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
@@ -45,6 +46,10 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub queue_position: Option<i32>,
+
+    /// Who suspended the run, and since when. Absent while the run is not suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<SuspendStatus>,
 
     /// The current attempt, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -86,6 +91,26 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub observed_generation: Option<i64>,
+}
+
+/// A suspend of the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SuspendStatus {
+    /// When the operator recorded the suspend, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub since: Option<Time>,
+
+    /// The client that wrote `spec.operatingMode`, as the API server's managed fields name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub by: Option<String>,
+
+    /// Why, from the annotation `dalsegno.dev/reason`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub reason: Option<String>,
 }
 
 /// One attempt: the life of one pod.

@@ -16,8 +16,8 @@ fn a_variant_has_the_same_spelling_everywhere() {
     assert_eq!(serde_json::from_value::<Summary>(json!("BackingOff")).unwrap(), Summary::BackingOff);
     assert_eq!("NodeLost".parse(), Ok(Cause::NodeLost));
     assert_eq!(format!("{:>6}", Summary::Held), "  Held");
-    let error = "Suspended".parse::<Summary>().unwrap_err();
-    assert_eq!(error.to_string(), "there is no Summary \"Suspended\"");
+    let error = "Paused".parse::<Summary>().unwrap_err();
+    assert_eq!(error.to_string(), "there is no Summary \"Paused\"");
     for reason in Reason::ALL {
         assert_eq!(reason.as_str().parse(), Ok(*reason));
         assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());

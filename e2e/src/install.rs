@@ -24,6 +24,10 @@ pub const LEDGER_PORT: u16 = 8090;
 /// The image of the ledger: the Rust example's image contains it.
 const LEDGER_IMAGE: &str = "registry.dalsegno.test/dalsegno-example-rust:dev";
 
+/// A worker that crashes up to 5 seconds after an outage of the gateway is not charged. Tests count charges, so none may
+/// begin earlier.
+const OUTAGE_MARGIN: std::time::Duration = std::time::Duration::from_secs(6);
+
 /// Repository of the operator's image.
 const IMAGE: &str = "registry.dalsegno.test/dalsegno";
 
@@ -75,7 +79,9 @@ impl Version {
 pub async fn set_up(client: &Client) -> Result {
     let (version, values) = (Version::current(), values());
     let (release, ledger) = tokio::join!(version.install(client, &values), install_ledger(client));
-    release.and(ledger)
+    release.and(ledger)?;
+    tokio::time::sleep(OUTAGE_MARGIN).await;
+    Ok(())
 }
 
 /// The values of the release: the embedded store, on the node that no test breaks.

@@ -172,6 +172,16 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Suspends the run.
+    pub async fn suspend(&self) -> Result {
+        self.patch_spec(json!({ "operatingMode": "Suspended" })).await
+    }
+
+    /// Lifts the suspend.
+    pub async fn resume(&self) -> Result {
+        self.patch_spec(json!({ "operatingMode": null })).await
+    }
+
     /// Deletes the run and waits until neither the AgentRun nor a pod of it exists.
     pub async fn delete(&self, limit: Duration) -> Result {
         objects::delete::<AgentRun>(&self.ctx.client, &self.ctx.namespace, &self.name).await?;

@@ -208,7 +208,12 @@ pub async fn create_run(store: &dyn Store, name: &str) -> RunId {
         name: name.into(),
         object_uid: name.into(),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
+        deadlines: Deadlines {
+            heartbeat_ms: 60_000,
+            start_ms: 60_000,
+            progress_ms: 60_000,
+            suspend_ms: 60_000,
+        },
         on_prior: OnPrior::Ignore,
     };
     let Created::Run(run) = store.create_run(&new).await.unwrap() else { panic!("the name {name} is taken") };

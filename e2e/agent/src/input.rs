@@ -25,6 +25,7 @@ pub struct Input {
     pub finish_separately: bool,
     pub never_attach: bool,
     pub ignore_cancel: bool,
+    pub ignore_suspend: bool,
     pub script: Vec<ScriptEntry>,
 }
 
@@ -45,6 +46,7 @@ impl Default for Input {
             finish_separately: false,
             never_attach: false,
             ignore_cancel: false,
+            ignore_suspend: false,
             script: Vec::new(),
         }
     }

@@ -106,17 +106,29 @@ impl Agent {
         Ok(())
     }
 
-    /// Exits on a cancel or on SIGTERM, unless the input says otherwise.
+    /// Exits on a cancel, a suspend or SIGTERM, unless the input says otherwise.
     fn handle_signals(&self) -> anyhow::Result<()> {
         if self.run.cancelled() && !self.input.ignore_cancel {
             self.run.acknowledge_cancel()?;
             println!("cancelled");
             std::process::exit(0);
         }
+        if self.run.suspending() && !self.input.ignore_suspend && self.park()? {
+            println!("parked");
+            std::process::exit(0);
+        }
         if self.run.stopping() {
             std::process::exit(143);
         }
         Ok(())
+    }
+
+    /// Parks, unless a call of an earlier attempt is unsettled: the next turn makes or settles it.
+    fn park(&self) -> anyhow::Result<bool> {
+        match self.run.park() {
+            Err(Error::Refused { problem, .. }) if problem.code == Code::UnsettledCalls => Ok(false),
+            parked => parked.context("parking"),
+        }
     }
 
     /// Performs the script's actions for this point of the turn.

@@ -11,4 +11,5 @@ mod postgres;
 mod prior_run;
 mod release;
 mod soak;
+mod suspend;
 mod upgrade;

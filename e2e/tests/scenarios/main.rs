@@ -18,4 +18,5 @@ mod invalid_manifests;
 mod liveness;
 mod loop_detector;
 mod retention;
+mod suspend;
 mod versions;

@@ -1,7 +1,7 @@
 //! Who requested a change of a run, and why, as far as its AgentRun shows: the field manager of the changed field, and an
 //! annotation with the reason.
 
-use dalsegno_crds::names;
+use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::RequestedBy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
 use serde_json::json;
@@ -12,8 +12,8 @@ pub const MAX_REASON_CHARS: usize = 512;
 /// What a user requests by writing to an AgentRun.
 #[derive(Clone, Copy)]
 pub enum Request {
-    /// Cancel the run.
-    Cancel,
+    /// Cancel or suspend the run, or lift the suspend.
+    OperatingMode,
     /// Grant a fresh budget.
     Reset,
     /// Delete the AgentRun. The API server does not record who deletes an object.
@@ -24,7 +24,7 @@ impl Request {
     /// Path of the field that carries the request, in the notation of managed fields.
     fn field(self) -> Option<&'static str> {
         match self {
-            Self::Cancel => Some("/f:spec/f:operatingMode"),
+            Self::OperatingMode => Some("/f:spec/f:operatingMode"),
             Self::Reset => Some("/f:spec/f:recovery/f:resetGeneration"),
             Self::Deletion => None,
         }
@@ -48,11 +48,19 @@ pub fn of(run: &ObjectMeta, request: Request) -> RequestedBy {
     }
 }
 
+/// Who lifted the suspend of this run, and why. The reason of the suspend may still be there, and is no reason to lift it.
+pub fn of_resume(run: &AgentRun) -> RequestedBy {
+    let suspend = run.status.as_ref().and_then(|it| it.suspend.as_ref());
+    let why_suspended = suspend.and_then(|it| it.reason.as_deref());
+    let RequestedBy { manager, reason } = of(&run.metadata, Request::OperatingMode);
+    RequestedBy { manager, reason: reason.filter(|it| why_suspended != Some(it)) }
+}
+
 /// Reduces the managed fields of an AgentRun to those that [`of`] reads. Managed fields are long, and of thousands of runs
 /// few carry a request.
 pub fn trim(fields: &mut Vec<ManagedFieldsEntry>) {
     fields.retain_mut(|entry| {
-        let kept = match (Request::Cancel.is_managed_by(entry), Request::Reset.is_managed_by(entry)) {
+        let kept = match (Request::OperatingMode.is_managed_by(entry), Request::Reset.is_managed_by(entry)) {
             (false, false) => return false,
             (true, false) => json!({ "f:operatingMode": {} }),
             (false, true) => json!({ "f:recovery": { "f:resetGeneration": {} } }),
@@ -67,7 +75,7 @@ pub fn trim(fields: &mut Vec<ManagedFieldsEntry>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-    use dalsegno_crds::AgentRun;
+    use dalsegno_crds::SuspendStatus;
     use serde_json::Value;
 
     use super::*;
@@ -99,7 +107,7 @@ mod tests {
     fn the_manager_that_wrote_the_field_last_made_the_request() {
         let mut run = run(" wrong input ");
         for _ in 0..2 {
-            let requests = [Request::Cancel, Request::Reset, Request::Deletion]
+            let requests = [Request::OperatingMode, Request::Reset, Request::Deletion]
                 .map(|request| of(&run.metadata, request));
             assert_eq!(requests.clone().map(|it| it.reason.unwrap_or_default()), ["wrong input"; 3]);
             let managers = requests.map(|it| it.manager.unwrap_or_default());
@@ -115,9 +123,21 @@ mod tests {
     }
 
     #[test]
+    fn the_reason_of_a_suspend_is_no_reason_to_lift_it() {
+        let mut run = run("the model is too expensive");
+        let suspend =
+            SuspendStatus { reason: Some("the model is too expensive".into()), ..Default::default() };
+        run.status.get_or_insert_default().suspend = Some(suspend);
+        assert_eq!(of_resume(&run), RequestedBy { manager: Some("kubectl-edit".into()), reason: None });
+        let reason = "the price fell".to_owned();
+        run.metadata.annotations = Some([(names::ANNOTATION_REASON.into(), reason.clone())].into());
+        assert_eq!(of_resume(&run).reason, Some(reason));
+    }
+
+    #[test]
     fn a_request_without_a_manager_or_a_reason_has_no_attribution() {
         assert_eq!(
-            of(&AgentRun::new("nightly", Default::default()).metadata, Request::Cancel),
+            of(&AgentRun::new("nightly", Default::default()).metadata, Request::OperatingMode),
             RequestedBy::default()
         );
         assert_eq!(of(&run("  ").metadata, Request::Deletion), RequestedBy::default());

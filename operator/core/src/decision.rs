@@ -96,6 +96,10 @@ pub enum Effect {
     },
     /// Record in the store that the run was cancelled.
     RequestCancel(RunId),
+    /// Record in the store that the run was suspended.
+    Suspend(RunId),
+    /// Record in the store that the suspend was lifted.
+    Resume(RunId),
     /// Grant one fresh recovery budget.
     ResetBudget {
         /// Id of the run.
@@ -139,6 +143,8 @@ impl Effect {
             Self::RecordScheduled { .. } => "record-scheduled",
             Self::RecordIdentity { .. } => "record-identity",
             Self::RequestCancel(_) => "request-cancel",
+            Self::Suspend(_) => "suspend",
+            Self::Resume(_) => "resume",
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
             Self::SetRetention(..) => "set-retention",

@@ -3,16 +3,17 @@
 
 use std::cmp::Reverse;
 
-use dalsegno_crds::AgentRun;
-use dalsegno_model::{AttemptState, RunRecord};
-use jiff::SignedDuration;
+use dalsegno_crds::{AgentRun, Cause};
+use dalsegno_model::{Attempt, AttemptState, RunRecord};
+use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::Effect;
 use crate::observed::{Observed, ObservedPod};
+use crate::recovery::ended_by;
 use crate::run_stage::worker_knows_end;
 use crate::{pod, worker};
 
-/// How long a worker may take to exit after it learned that the run has ended.
+/// How long a worker may take to exit after it finished the run, acknowledged a cancel or parked.
 const EXIT_GRACE: SignedDuration = SignedDuration::from_secs(30);
 
 /// Returns the effects that delete every orphaned pod of this run, except the latest `keep` ended ones.
@@ -27,10 +28,11 @@ pub(crate) fn deletions(run: &AgentRun, row: &RunRecord, observed: &Observed, ke
     running.into_iter().chain(ended.into_iter().skip(keep)).map(delete).collect()
 }
 
-/// Whether this is the current attempt's pod, and its worker may still run or its end is not recorded yet.
+/// Whether this is the current attempt's pod, and its worker may still run or its end is not recorded yet; or the pod of
+/// a worker that has parked, and still has time to exit on its own.
 fn may_run(row: &RunRecord, seen: &ObservedPod) -> bool {
     if !is_current(row, seen) {
-        return false;
+        return parked_exit_grace(row, seen).is_some();
     }
     match &row.finish {
         Some(_) => exit_grace(row, seen).is_some(),
@@ -41,8 +43,26 @@ fn may_run(row: &RunRecord, seen: &ObservedPod) -> bool {
 /// Remaining time that the worker of a finished run has to exit on its own. `None` if it has none.
 pub(crate) fn exit_grace(row: &RunRecord, seen: &ObservedPod) -> Option<SignedDuration> {
     let finish = row.finish.as_ref().filter(|it| worker_knows_end(row, it))?;
-    let left = EXIT_GRACE - row.now.duration_since(finish.at);
-    let is_running = is_current(row, seen) && !seen.gone && !pod::worker_has_ended(&seen.pod);
+    time_to_exit(row, seen, finish.at).filter(|_| is_current(row, seen))
+}
+
+/// Remaining time that the worker of this pod has to exit on its own after it parked. `None` if it has none.
+pub(crate) fn parked_exit_grace(row: &RunRecord, seen: &ObservedPod) -> Option<SignedDuration> {
+    let is_its_pod = |it: &&Attempt| it.pod_uid.as_deref() == Some(seen.uid());
+    let parked = row.past.iter().find(is_its_pod).filter(|it| has_parked(it))?;
+    time_to_exit(row, seen, parked.ended_at?)
+}
+
+/// Whether the worker itself ended the attempt because of a suspend. The store records a park with an empty message, and
+/// the operator ends the attempt of a worker that does not park with a message.
+fn has_parked(attempt: &Attempt) -> bool {
+    ended_by(attempt, Cause::Suspended) && attempt.end.as_ref().is_some_and(|end| end.message.is_empty())
+}
+
+/// Remaining time to exit of a worker that ended its attempt at this time and still runs.
+fn time_to_exit(row: &RunRecord, seen: &ObservedPod, ended: Timestamp) -> Option<SignedDuration> {
+    let left = EXIT_GRACE - row.now.duration_since(ended);
+    let is_running = !seen.gone && !pod::worker_has_ended(&seen.pod);
     (is_running && left.is_positive()).then_some(left)
 }
 

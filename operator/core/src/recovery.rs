@@ -216,10 +216,13 @@ fn jitter(row: &RunRecord) -> u32 {
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The past attempts since the last granted budget, the latest first. An attempt that only waited for another node, or
-/// whose name a deleted run still had, says nothing about the run.
+/// The past attempts since the last granted budget, the latest first. An attempt that only waited for another node, whose
+/// name a deleted run still had, or that was suspended before its worker attached, says nothing about the run.
 pub(crate) fn counted_attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
-    let says_nothing = |it: &Attempt| ended_by(it, Cause::NoOtherNode) || ended_by(it, Cause::NameInUse);
+    let says_nothing = |it: &Attempt| {
+        let was_suspended = ended_by(it, Cause::Suspended) && it.attached_at.is_none();
+        was_suspended || ended_by(it, Cause::NoOtherNode) || ended_by(it, Cause::NameInUse)
+    };
     row.past.iter().filter(move |it| it.number > row.reset_attempt && !says_nothing(it))
 }
 

@@ -1,7 +1,7 @@
 //! The stage of a run: the part of a decision that the status is written from.
 
 use dalsegno_crds::{AgentRunStatus, Reason, Summary};
-use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord};
+use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord, SignalRow};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::observed::ObservedPod;
@@ -17,6 +17,8 @@ pub(crate) enum RunStage {
     StoreUnavailable(String),
     /// A person must act.
     Held(Hold),
+    /// A person suspended the run, and it has no worker.
+    Suspended,
     /// The run waits for its place among the runs of its definition. Holds its position, from 1.
     Queued(i32),
     /// The next attempt waits until this time.
@@ -87,6 +89,7 @@ impl RunStage {
             Self::OrphanedTerminal | Self::EffectsPending | Self::StartInProgress => true,
             Self::StoreUnavailable(_) => old.summary == Some(Summary::Held),
             Self::Held(_)
+            | Self::Suspended
             | Self::Queued(_)
             | Self::BackingOff(_)
             | Self::Starting(..)
@@ -105,6 +108,7 @@ impl RunStage {
         match self {
             Self::Held(hold) => (Summary::Held, hold.reason),
             Self::StoreUnavailable(_) => (unchanged, Reason::StoreUnavailable),
+            Self::Suspended => (Summary::Suspended, Reason::Suspended),
             Self::Queued(_) => (Summary::Pending, Reason::Queued),
             Self::BackingOff(_) => {
                 (Summary::BackingOff, row.and_then(recovery_reason).unwrap_or(Reason::BackingOff))
@@ -119,6 +123,9 @@ impl RunStage {
             Self::Running if row.is_some_and(|row| row.cancel.is_some()) => {
                 (Summary::Running, Reason::Cancelling)
             }
+            Self::Running if row.is_some_and(|row| row.suspend.is_some()) => {
+                (Summary::Running, Reason::Suspending)
+            }
             Self::Running => (Summary::Running, Reason::UnderControl),
             Self::Terminal => row.map_or((Summary::Failed, Reason::Failed), end_of),
             Self::OrphanedTerminal | Self::EffectsPending | Self::StartInProgress => {
@@ -126,6 +133,11 @@ impl RunStage {
             }
         }
     }
+}
+
+/// The suspend of a run that has neither ended nor been cancelled.
+pub(crate) fn current_suspend(row: &RunRecord) -> Option<&SignalRow> {
+    row.suspend.as_ref().filter(|_| row.cancel.is_none() && row.finish.is_none())
 }
 
 /// How long a run that has lost its worker stays Ready. Most recoveries take seconds.

@@ -31,7 +31,7 @@ pub struct Settings {
     /// `recovery.onCorruptCheckpoint` \[`Hold`\].
     pub on_corrupt_checkpoint: OnCorruptCheckpoint,
     /// Lengths of the deadlines: `liveness.startDeadlineSeconds` \[600\], `heartbeatTimeoutSeconds` \[15\],
-    /// `progressDeadlineSeconds` \[1800\].
+    /// `progressDeadlineSeconds` \[1800\], and `suspend.graceSeconds` \[300\].
     pub deadlines: Deadlines,
     /// `retention.keepPods` \[1\]: number of ended pods to keep for their logs.
     pub keep_pods: usize,
@@ -86,6 +86,7 @@ impl Settings {
                 start_ms: millis(first!(liveness.start_deadline_seconds), 600),
                 heartbeat_ms: millis(first!(liveness.heartbeat_timeout_seconds), 15),
                 progress_ms: millis(first!(liveness.progress_deadline_seconds), 1_800),
+                suspend_ms: millis(first!(suspend.grace_seconds), 300),
             },
             keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
             ttl_after_finished: first!(retention.ttl_seconds_after_finished)

@@ -78,7 +78,12 @@ async fn create_run(store: &dyn Store) -> Outcome<RunId> {
         name: format!("run-{id}"),
         object_uid: id.to_string(),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
+        deadlines: Deadlines {
+            heartbeat_ms: 15_000,
+            start_ms: 600_000,
+            progress_ms: 1_800_000,
+            suspend_ms: 300_000,
+        },
         on_prior: OnPrior::Hold,
     };
     match store.create_run(&new).await? {

@@ -35,6 +35,10 @@ pub mod kind {
     pub const CANCEL_REQUESTED: &str = "cancel-requested";
     /// A worker acknowledged the cancel.
     pub const CANCELLED: &str = "cancelled";
+    /// A person suspended the run.
+    pub const SUSPENDED: &str = "suspended";
+    /// A person lifted the suspend.
+    pub const RESUMED: &str = "resumed";
     /// The run ended.
     pub const FINISHED: &str = "finished";
     /// A boundary planned calls.

@@ -67,6 +67,8 @@ string_enum! {
         Cancelled,
         /// The run was finished.
         Finished,
+        /// The run was suspended.
+        Suspended,
         /// The run was adopted by another AgentRun.
         Adopted,
         /// The run was rewound to an earlier checkpoint.

@@ -50,9 +50,12 @@ pub struct Expired {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Deadline {
-    /// A cancel was not acknowledged: [`CANCEL_TOLD_MS`] after the worker was notified, or [`CANCEL_UNTOLD_MS`] after
-    /// the request.
+    /// A cancel was not acknowledged: [`CANCEL_REPORTED_MS`] after the worker was notified, or [`CANCEL_UNREPORTED_MS`]
+    /// after the request.
     Cancel,
+    /// A suspend was not acknowledged: [`crate::Deadlines::suspend_ms`] after the worker was notified, or twice that
+    /// after the request.
+    Suspend,
     /// No heartbeat arrived, from an attempt that has sent one before.
     Lease,
     /// The pod was scheduled, and its worker has not attached.

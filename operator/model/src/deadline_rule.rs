@@ -19,6 +19,10 @@ pub enum ClockStart {
     CancelRequested,
     /// The worker was notified of the cancel.
     CancelTold,
+    /// A person suspended the run.
+    SuspendRequested,
+    /// The worker was notified of the suspend.
+    SuspendTold,
     /// A heartbeat, or a write after one, renewed the lease.
     LeaseRenewed,
     /// The attempt's pod was scheduled.
@@ -42,6 +46,10 @@ pub enum ClockLength {
     Start,
     /// The progress deadline.
     Progress,
+    /// The time that a worker has to park.
+    Suspend,
+    /// Twice that time.
+    SuspendTwice,
 }
 
 /// A clock of a run that is live.
@@ -61,7 +69,7 @@ const ANY: &[AttemptState] =
     &[AttemptState::Reserved, AttemptState::Created, AttemptState::Attached, AttemptState::Ended];
 
 /// The clocks of all deadlines, in the order of [`Deadline`].
-pub const CLOCKS: [Clock; 5] = [
+pub const CLOCKS: [Clock; 7] = [
     Clock {
         deadline: Deadline::Cancel,
         states: ANY,
@@ -73,6 +81,18 @@ pub const CLOCKS: [Clock; 5] = [
         states: ANY,
         starts: &[ClockStart::CancelRequested],
         length: ClockLength::Ms(CANCEL_UNREPORTED_MS),
+    },
+    Clock {
+        deadline: Deadline::Suspend,
+        states: &[AttemptState::Attached],
+        starts: &[ClockStart::SuspendTold],
+        length: ClockLength::Suspend,
+    },
+    Clock {
+        deadline: Deadline::Suspend,
+        states: &[AttemptState::Attached],
+        starts: &[ClockStart::SuspendRequested],
+        length: ClockLength::SuspendTwice,
     },
     Clock {
         deadline: Deadline::Lease,
@@ -119,10 +139,12 @@ impl RunRecord {
     }
 
     fn clock_start(&self, start: ClockStart) -> Option<Timestamp> {
-        let Self { attempt, cancel, head, .. } = self;
+        let Self { attempt, cancel, suspend, head, .. } = self;
         match start {
             ClockStart::CancelRequested => cancel.as_ref().map(|cancel| cancel.requested_at),
             ClockStart::CancelTold => cancel.as_ref()?.told_at,
+            ClockStart::SuspendRequested => suspend.as_ref().map(|suspend| suspend.requested_at),
+            ClockStart::SuspendTold => suspend.as_ref()?.told_at,
             ClockStart::LeaseRenewed => attempt.lease_renewed_at,
             ClockStart::Scheduled => attempt.scheduled_at,
             ClockStart::Attached => attempt.attached_at,
@@ -155,6 +177,8 @@ impl RunRecord {
             }
             ClockLength::Start => self.deadlines.start_ms,
             ClockLength::Progress => self.deadlines.progress_ms,
+            ClockLength::Suspend => self.deadlines.suspend_ms,
+            ClockLength::SuspendTwice => self.deadlines.suspend_ms.saturating_mul(2),
         }
     }
 }

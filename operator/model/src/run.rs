@@ -123,7 +123,10 @@ pub struct RunRecord {
     /// Sum over all committed boundaries.
     pub usage: Usage,
     /// When a cancel was requested, and when the worker was notified.
-    pub cancel: Option<CancelRow>,
+    pub cancel: Option<SignalRow>,
+    /// When a person suspended the run, and when the worker was notified. `None`: the run is not suspended.
+    #[serde(default)]
+    pub suspend: Option<SignalRow>,
     /// How it ended.
     pub finish: Option<FinishRow>,
     /// Lengths of the deadlines.
@@ -215,9 +218,9 @@ pub struct CallCounts {
     pub unsettled: BTreeMap<Policy, i64>,
 }
 
-/// A cancel of a run.
+/// What a person requests of the worker: a cancel, or a suspend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CancelRow {
+pub struct SignalRow {
     /// When it was requested.
     #[serde(with = "millis")]
     pub requested_at: Timestamp,
@@ -235,6 +238,9 @@ pub struct Deadlines {
     pub start_ms: i64,
     /// From the attach, or the last boundary, to the next boundary.
     pub progress_ms: i64,
+    /// How long a worker that knows of a suspend has to park. A worker that does not know of it yet has twice as long.
+    #[serde(default)]
+    pub suspend_ms: i64,
 }
 
 /// The heartbeats of all gateways together, or of one of them.

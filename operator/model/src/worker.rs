@@ -114,7 +114,7 @@ pub struct CommitReceipt {
 /// What a person requests of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerSignals {
-    /// Reserved: always false.
+    /// Park, and go on in a later attempt.
     pub suspend: bool,
     /// Stop for good.
     pub cancel: bool,
@@ -146,6 +146,34 @@ pub struct FinishCall {
     pub digest: Digest,
     /// How it ended.
     pub finish: NewFinish,
+}
+
+/// A request to park.
+#[derive(Clone, Debug)]
+pub struct Park {
+    /// Of which run.
+    pub run: RunId,
+    /// SHA-256 of the worker's instance.
+    pub capability: Digest,
+    /// The worker's id of this request.
+    pub park_id: Uuid,
+}
+
+/// The answer to a park.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parked {
+    /// The attempt is over, now or before by this same request.
+    Parked,
+    /// Nothing to wait for: go on.
+    Ready,
+    /// Calls of an earlier attempt are unsettled, or a tool refused the key of a call.
+    UnsettledCalls,
+    /// A call of this attempt with the policy `probe` or `ask` has no outcome.
+    OpenCalls,
+    /// The run is over.
+    Finished,
+    /// The capability is not the current epoch's, or there is no such run.
+    Fenced,
 }
 
 /// The answer to an acknowledged cancel.

@@ -13,6 +13,7 @@ mod checkpoint;
 mod events;
 mod limits;
 pub mod nesting;
+mod park;
 mod problem;
 mod records;
 mod text;
@@ -22,6 +23,7 @@ pub use calls::*;
 pub use checkpoint::*;
 pub use events::*;
 pub use limits::Limits;
+pub use park::*;
 pub use problem::{Code, Problem};
 pub use records::*;
 pub use serde_json::value::RawValue;
@@ -97,7 +99,7 @@ pub struct AttachResponse {
     pub heartbeat_seconds: u32,
     /// After the first heartbeat: an attempt that sends none for this long is replaced.
     pub lease_seconds: u32,
-    /// Reserved: always false.
+    /// A person suspended the run: commit or drop the open step, `POST park` and exit.
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,
@@ -182,7 +184,7 @@ pub struct Warning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flags {
-    /// Reserved: always false.
+    /// A person suspended the run: commit or drop the open step, `POST park` and exit.
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,

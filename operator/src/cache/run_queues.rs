@@ -148,7 +148,10 @@ fn entry_of(run: &RawRun) -> Option<(Definition, QueuedRun)> {
     let is_deleted = run.meta().deletion_timestamp.is_some();
     let place = match fields.status {
         _ if is_deleted => Place::NotNeeded,
-        Some(status) if status.completion_time.is_some() || status.summary == Some(Summary::Held) => {
+        Some(status)
+            if status.completion_time.is_some()
+                || matches!(status.summary, Some(Summary::Held | Summary::Suspended)) =>
+        {
             Place::NotNeeded
         }
         Some(StatusFields { attempt: Some(attempt), .. })
@@ -210,11 +213,12 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_waiting_runs_are_woken_when_a_run_ends_is_held_or_is_deleted() {
+    fn the_oldest_waiting_runs_are_woken_when_a_run_ends_is_held_is_suspended_or_is_deleted() {
         let running = json!({ "summary": "Running", "attempt": { "number": 1, "podName": "p" } });
         for end in [
             Event::Apply(run("first", 1, &json!({ "completionTime": "2026-05-01T00:01:00Z" }))),
             Event::Apply(run("first", 1, &json!({ "summary": "Held", "attempt": { "number": 1 } }))),
+            Event::Apply(run("first", 1, &json!({ "summary": "Suspended", "attempt": { "number": 2 } }))),
             Event::Delete(run("first", 1, &running)),
         ] {
             let queues = RunQueues::default();

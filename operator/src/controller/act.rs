@@ -134,8 +134,16 @@ pub async fn perform(
             recorded(store.record_identity(id, attempt, &identity).await, "recording the image")
         }
         Effect::RequestCancel(id) => {
-            let by = attribution::of(&run.metadata, Request::Cancel);
+            let by = attribution::of(&run.metadata, Request::OperatingMode);
             updated(store.request_cancel(id, &by).await, "requesting the cancel")
+        }
+        Effect::Suspend(id) => {
+            let by = attribution::of(&run.metadata, Request::OperatingMode);
+            updated(store.suspend(id, &by).await, "suspending the run")
+        }
+        Effect::Resume(id) => {
+            let by = attribution::of_resume(run);
+            updated(store.resume(id, &by).await, "resuming the run")
         }
         Effect::ResetBudget { run: id, observed, to } => {
             let reset =

@@ -101,20 +101,21 @@ impl RunMetrics {
     }
 
     /// Records the stages that a run's recovery has passed since it was last looked at. What was passed before the first
-    /// look, as before a restart of the operator, is not recorded.
+    /// look, as before a restart of the operator, is not recorded. The time that a run was suspended is not recorded either.
     pub fn observe_recovery(&self, run: &RunRecord) {
         let attempt = run.attempt.number;
         let stage = stage_of(run);
         let mut recoveries = lock(&self.recoveries);
         let is_over = stage == Stage::Committed || run.finish.is_some() || attempt == 1;
-        let before = if is_over {
-            recoveries.remove(&run.object_uid)
-        } else {
-            recoveries.insert(run.object_uid.clone(), Recovery { attempt, stage })
-        };
+        let before = recoveries.remove(&run.object_uid).filter(|it| it.attempt == attempt);
+        if !is_over {
+            let unmeasured = if run.suspend.is_some() { Stage::Created } else { Stage::Reserved };
+            let passed = before.map_or(stage, |it| it.stage.max(stage)).max(unmeasured);
+            recoveries.insert(run.object_uid.clone(), Recovery { attempt, stage: passed });
+        }
         drop(recoveries);
         // Without an earlier look at this attempt, only an attempt that is still reserved has passed no stage unseen.
-        let Some(before) = before.filter(|it| it.attempt == attempt) else { return };
+        let Some(before) = before else { return };
         let times = [
             (Stage::Created, "create", run.past.first().and_then(|it| it.ended_at), run.attempt.created_at),
             (Stage::Attached, "attach", run.attempt.created_at, run.attempt.attached_at),
@@ -156,7 +157,7 @@ mod tests {
 
     use std::sync::Arc;
 
-    use dalsegno_model::{Cause, Class, Ending, NextStep, PodRecord, Store};
+    use dalsegno_model::{Cause, Class, Ending, NextStep, PodRecord, RequestedBy, Store};
     use dalsegno_store::sqlite::Sqlite;
 
     use super::*;
@@ -207,5 +208,30 @@ mod tests {
         assert_eq!(lock(&metrics.recoveries).len(), 1);
         metrics.remove_all_but(&HashSet::new());
         assert!(lock(&metrics.recoveries).is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_time_that_a_run_was_suspended_is_no_part_of_its_recovery() {
+        let store: Arc<dyn Store> = Arc::new(Sqlite::memory().await.unwrap());
+        let run = create_worked_run(&*store, "nightly", 2).await;
+        let metrics = RunMetrics::default();
+        let row = async || store.get_run(run).await.unwrap().unwrap();
+        let by = RequestedBy::default();
+        store.suspend(run, &by).await.unwrap();
+        let (cause, message) = (Cause::Suspended, String::new());
+        let ending = Ending { attempt: 1, cause, class: Class::Neutral, exit_code: None, message };
+        store.end_attempt(run, &ending, &NextStep::Reserve).await.unwrap();
+        metrics.observe_recovery(&row().await);
+        store.resume(run, &by).await.unwrap();
+        metrics.observe_recovery(&row().await);
+        let pod = PodRecord {
+            uid: "second".into(),
+            name: "nightly-2".into(),
+            revision: "1".into(),
+            identity: row().await.past[0].identity.clone(),
+        };
+        store.record_pod(run, 2, &pod).await.unwrap();
+        metrics.observe_recovery(&row().await);
+        assert_eq!(counts(&metrics), [0, 0, 0]);
     }
 }

@@ -23,6 +23,7 @@ mod end_attempt;
 mod finish;
 mod forgive_end;
 mod mark_deleted;
+mod park;
 mod put_revision;
 mod record_identity;
 mod record_pod;
@@ -33,6 +34,7 @@ mod reset_budget;
 mod rewind;
 mod settings;
 mod settle;
+mod suspend;
 #[cfg(test)]
 mod tests;
 mod worker;
@@ -59,8 +61,9 @@ pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use settings::{SetDeadlines, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
+pub(crate) use suspend::{Resume, Suspend};
 pub(crate) use worker::{
-    commit_receipt, has_capability, has_unsettled, needs_outcome, renew_lease, report_cancel,
+    commit_receipt, has_capability, has_unsettled, needs_outcome, renew_lease, report_signals,
 };
 
 use crate::db_error::{DbError, DbResult};

@@ -33,7 +33,7 @@ async fn working_run(store: &dyn Store) -> RunId {
         name: "run".into(),
         object_uid: "object".into(),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 1_000, start_ms: 1_000, progress_ms: 1_000 },
+        deadlines: Deadlines { heartbeat_ms: 1_000, start_ms: 1_000, progress_ms: 1_000, suspend_ms: 1_000 },
         on_prior: OnPrior::Hold,
     };
     assert!(matches!(store.create_run(&new).await.unwrap(), Created::Run(_)));
@@ -346,6 +346,8 @@ async fn an_abandoned_call_does_not_stop_the_others() {
 const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      DROP INDEX runs_to_compact; DROP INDEX runs_to_expire; ALTER TABLE runs DROP COLUMN compacted_keep_last; \
      ALTER TABLE attempts DROP COLUMN image_in_registry; \
+     ALTER TABLE runs DROP COLUMN suspend_requested_at; ALTER TABLE runs DROP COLUMN suspend_told_at; \
+     ALTER TABLE runs DROP COLUMN suspend_ms; ALTER TABLE runs DROP COLUMN park_id; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
 
 #[tokio::test]

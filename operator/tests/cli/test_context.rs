@@ -105,7 +105,12 @@ pub async fn create_run(store: &dyn Store, finished: bool) -> RunId {
         name: "agent".into(),
         object_uid: Uuid::new_v4().to_string(),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
+        deadlines: Deadlines {
+            heartbeat_ms: 15_000,
+            start_ms: 600_000,
+            progress_ms: 1_800_000,
+            suspend_ms: 300_000,
+        },
         on_prior: OnPrior::Ignore,
     };
     let Created::Run(record) = store.create_run(&new).await.unwrap() else {

@@ -43,6 +43,23 @@ def test_an_uncertain_call_is_handed_to_the_agent_which_settles_it(gateway: Scri
     assert settled == {"outcome": "completed", "reason": "found by key k1", "result": 7}
 
 
+def test_a_claim_that_lost_against_another_is_not_completed_by_this_process(gateway: ScriptedGateway) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("uncertain")]
+    code, out, _ = gateway.run("""
+        run = Run.attach()
+        for _ in range(2):
+            try:
+                run.call("turn-1", policy="probe", tool=print)
+            except Uncertain:
+                print("uncertain")
+        try:
+            run.complete("turn-1", "completed", 7)
+        except KeyError:
+            print("not claimed")
+    """)
+    assert (code, out) == (0, "uncertain\nuncertain\nnot claimed\n")
+
+
 def test_an_uncertain_call_that_nobody_catches_logs_neither_its_key_nor_its_arguments(gateway: ScriptedGateway) -> None:
     gateway.script["calls/turn-1/claim"] = [claimed("uncertain", key="key-4711", arguments={"card": "4111"})]
     code, _, err = gateway.run("""

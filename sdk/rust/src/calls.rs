@@ -178,6 +178,11 @@ impl Run {
         Ok(())
     }
 
+    /// Whether a call of this process that must not be made twice has no known outcome.
+    pub(crate) fn has_open_call(&self) -> bool {
+        self.claims().values().any(|claim| !repeatable(claim.policy))
+    }
+
     fn claims(&self) -> MutexGuard<'_, HashMap<String, Claim>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }

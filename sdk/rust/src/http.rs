@@ -37,8 +37,11 @@ pub(crate) struct Client {
     token_file: PathBuf,
     /// The bearer after the attach. Before it, the bearer is the pod's token.
     pub(crate) instance: OnceLock<String>,
-    /// Whether this process has ended the run. A heartbeat that is refused afterwards is expected.
+    /// Whether this process has ended its attempt. A heartbeat that is refused afterwards is expected.
     pub(crate) ended_here: AtomicBool,
+    /// Whether a park is sent and not answered. A heartbeat that is refused meanwhile says nothing: the answer to the
+    /// park says whether the attempt is over.
+    pub(crate) parking: AtomicBool,
     on_ended: OnEnded,
     /// The loop and the heartbeats may both get the answer that the run has ended. The hook runs once.
     hook_called: Once,
@@ -71,6 +74,7 @@ impl Client {
             token_file,
             instance: OnceLock::new(),
             ended_here: AtomicBool::new(false),
+            parking: AtomicBool::new(false),
             on_ended,
             hook_called: Once::new(),
         }
@@ -192,7 +196,10 @@ impl Client {
             | Code::VersionIncompatible
             | Code::CheckpointCorrupt
             | Code::Finished => {
-                let expected = problem.code == Code::Finished || self.ended_here.load(Ordering::SeqCst);
+                // In this order: a park marks the end before it is over.
+                let ends_itself =
+                    self.parking.load(Ordering::SeqCst) || self.ended_here.load(Ordering::SeqCst);
+                let expected = problem.code == Code::Finished || ends_itself;
                 if !(path == "heartbeat" && expected) {
                     self.hook_called.call_once(|| (self.on_ended)(&problem));
                 }

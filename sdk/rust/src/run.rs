@@ -7,8 +7,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 use dalsegno_protocol::{
-    AttachResponse, Boundary, Call, Channel, CommitResponse, Decision, Finish, FinishRequest, Head, PLAIN,
-    Payload, Policy, State, Warning,
+    AttachResponse, Boundary, Call, Channel, Code, CommitResponse, Decision, Finish, FinishRequest, Head,
+    PLAIN, ParkRequest, ParkResponse, ParkResult, Payload, Policy, State, Warning,
 };
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -180,7 +180,8 @@ impl Run {
         self.signals.cancel.load(Ordering::SeqCst)
     }
 
-    /// Reserved: always `false`.
+    /// Whether a person has suspended the run: complete every open call with the policy `probe` or `ask`, commit or drop
+    /// the current step, then [`Self::park`] and exit. It becomes `false` again if the suspend is lifted.
     pub fn suspending(&self) -> bool {
         self.signals.suspend.load(Ordering::SeqCst)
     }
@@ -192,17 +193,65 @@ impl Run {
         Ok(())
     }
 
-    /// Call this between two steps. If the run is cancelled, it acknowledges the cancel and exits with 0. If SIGTERM
-    /// was received, it exits with 143.
+    /// Ends the attempt of a suspended run. Returns whether the attempt is over: then the gateway accepts nothing more
+    /// from this process, and a later attempt continues after the head, so exit with 0. If nobody suspends the run any
+    /// more, the attempt goes on. If the run was cancelled, the park acknowledges the cancel.
+    ///
+    /// # Errors
+    ///
+    /// The gateway refuses with [`Code::UnsettledCalls`] while the outcome of a call is unknown: of an earlier attempt's
+    /// call, or of a call of this process with the policy `probe` or `ask`. Then the attempt goes on.
+    pub fn park(&self) -> Result<bool> {
+        let body = to_bytes(&ParkRequest { park_id: Uuid::new_v4() })?;
+        self.client.parking.store(true, Ordering::SeqCst);
+        let answer = self.client.call("park", Some(&body));
+        let parked = matches!(answer, Ok(ParkResponse { result: ParkResult::Parked }));
+        if parked {
+            self.mark_ended();
+        }
+        self.client.parking.store(false, Ordering::SeqCst);
+        let ParkResponse { result } = answer?;
+        if result == ParkResult::Ready {
+            self.signals.suspend.store(false, Ordering::SeqCst);
+        }
+        Ok(parked)
+    }
+
+    /// Call this between two steps.
+    ///
+    /// - If the run is cancelled, it acknowledges the cancel and exits with 0.
+    /// - If the run is suspended, it parks and exits with 0. It returns if the suspend was lifted, and if calls of an
+    ///   earlier attempt are unsettled: the next step claims or settles them, and the check after that step parks.
+    /// - If SIGTERM was received, it exits with 143.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::park`], if this process has an open call with the policy `probe` or `ask`. An agent with such calls
+    /// completes them when [`Self::suspending`] becomes true.
     pub fn check(&self) -> Result<()> {
         if self.cancelled() {
             self.acknowledge_cancel()?;
+            process::exit(0);
+        }
+        if self.suspending() && self.park_between_steps()? {
             process::exit(0);
         }
         if self.stopping() {
             process::exit(143);
         }
         Ok(())
+    }
+
+    /// As [`Self::park`]. Calls of an earlier attempt that are unsettled are no error: the next step handles them.
+    fn park_between_steps(&self) -> Result<bool> {
+        match self.park() {
+            Err(Error::Refused { problem, .. })
+                if problem.code == Code::UnsettledCalls && !self.has_open_call() =>
+            {
+                Ok(false)
+            }
+            parked => parked,
+        }
     }
 
     fn mark_ended(&self) {

@@ -68,6 +68,8 @@ pub(crate) fn start_heartbeats(
                         period = period_of(flags.lease_seconds);
                     }
                 }
+                // If the answer to the park is `ready`, the run goes on and needs its heartbeats.
+                Err(Error::Ended(_)) if client.parking.load(Ordering::SeqCst) => {}
                 Err(Error::Ended(_)) => return,
                 Err(error) => log_line(&error.to_string()),
             }

@@ -43,7 +43,15 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let events = events::of(run, &status);
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     let last_look = row.and_then(|row| until_last_look(row, observed));
-    Decision { effects, status, events, requeue: requeue.into_iter().chain(not_ready).chain(last_look).min() }
+    let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
+    let requeue = requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).min();
+    Decision { effects, status, events, requeue }
+}
+
+/// Delay until a pod is deleted whose worker has parked and does not exit.
+fn until_parked_pod_is_deleted(row: &RunRecord, observed: &Observed) -> Option<Duration> {
+    let left = observed.pods.iter().filter_map(|it| orphaned_pods::parked_exit_grace(row, it)).min()?;
+    Duration::try_from(left + WAKE_MARGIN).ok()
 }
 
 /// Delay until the nodes of past attempts are looked at for the last time.
@@ -112,6 +120,14 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
     if is_cancelled(run) && row.cancel.is_none() {
         return Plan::act(Effect::RequestCancel(row.id));
     }
+    // A cancel is final, so a cancelled run is neither suspended nor resumed.
+    if row.cancel.is_none() {
+        match (is_suspended(run), &row.suspend) {
+            (true, None) => return Plan::act(Effect::Suspend(row.id)),
+            (false, Some(_)) => return Plan::act(Effect::Resume(row.id)),
+            (true, Some(_)) | (false, None) => {}
+        }
+    }
     match row.attempt.state {
         AttemptState::Reserved => reserved::plan(ctx),
         AttemptState::Created | AttemptState::Attached => supervise::plan(ctx),
@@ -126,6 +142,10 @@ fn reserve_successor(row: &RunRecord) -> Plan {
 
 fn is_cancelled(run: &AgentRun) -> bool {
     run.spec.operating_mode == Some(OperatingMode::Cancelled)
+}
+
+fn is_suspended(run: &AgentRun) -> bool {
+    run.spec.operating_mode == Some(OperatingMode::Suspended)
 }
 
 fn reset_generation(run: &AgentRun) -> Option<i64> {

@@ -31,13 +31,14 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     let Some(agent) = observed.agent() else {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     };
+    let is_suspended = row.suspend.is_some();
     if let Some(hold) = temporary_holds::find_hold(row, settings, &worker::input_text(run)) {
-        if let Some(at) = late_node_loss::last_look(row, observed).filter(|_| hold.is_by_charges()) {
-            return Plan::wait(RunStage::BackingOff(at));
-        }
-        return match hold.reason {
+        let verdict = late_node_loss::last_look(row, observed).filter(|_| hold.is_by_charges());
+        return match (hold.reason, verdict) {
+            (_, Some(_)) if is_suspended => Plan::wait(RunStage::Suspended),
+            (_, Some(at)) => Plan::wait(RunStage::BackingOff(at)),
             _ if hold.is_final(settings) => failed(row, hold),
-            Reason::EffectUnknown | Reason::KeyRefused if observed.calls_to_settle.is_none() => {
+            (Reason::EffectUnknown | Reason::KeyRefused, _) if observed.calls_to_settle.is_none() => {
                 Plan::act(Effect::ReadCallsToSettle(row.id))
             }
             _ => Plan::hold_or_wait(row, hold),
@@ -51,6 +52,10 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     let start = StartTemplate { revision: &template.document.hash(), pinned: template.pinned };
     if let Some(hold) = temporary_holds::find_start_hold(row, settings, start) {
         return Plan::hold_or_wait(row, hold);
+    }
+    // What only a start finds out, such as a damaged checkpoint, is found after the suspend is lifted.
+    if is_suspended {
+        return Plan::wait(RunStage::Suspended);
     }
     if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
         return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Cause, Reason, Summary};
-use dalsegno_model::{AttemptState, Deadline, NextStep, RunRecord};
+use dalsegno_model::{AttemptState, Class, Deadline, NextStep, RunRecord};
 use jiff::SignedDuration;
 
 use super::finish::cancelled;
@@ -33,7 +33,7 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         if let Some(plan) = end_cancelled(row, end) {
             return plan;
         }
-    } else if let Some(end) = end {
+    } else if let Some(end) = end.or_else(|| end_suspended(row)) {
         if end.cause == Cause::StartFailed {
             return start::end_failed_start(ctx, end);
         }
@@ -55,6 +55,19 @@ fn end_cancelled(row: &RunRecord, end: Option<End>) -> Option<Plan> {
         return Some(cancelled(row, &format!("and its worker ended: {}: {}", end.cause, end.message)));
     }
     row.is_expired(Deadline::Cancel).then(|| cancelled(row, "and its worker did not acknowledge the cancel"))
+}
+
+/// Ends the attempt of a suspended run, unless its attached worker still has time to park.
+fn end_suspended(row: &RunRecord) -> Option<End> {
+    row.suspend.as_ref()?;
+    let message = if row.attempt.state != AttemptState::Attached {
+        "the run was suspended before its worker attached"
+    } else if row.is_expired(Deadline::Suspend) {
+        "the run was suspended, and its worker did not park within suspend.graceSeconds"
+    } else {
+        return None;
+    };
+    Some(End::new(Cause::Suspended, Class::Neutral, message))
 }
 
 fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {

@@ -11,7 +11,7 @@ use crate::observed::{Observed, ObservedPod};
 use crate::pod::annotation;
 use crate::recovery::{Hold, describe_last_end, describe_recovery, recovery_reason};
 use crate::remedy::{self, HeldRun};
-use crate::run_stage::{RunStage, end_of, ready_until};
+use crate::run_stage::{RunStage, current_suspend, end_of, ready_until};
 use crate::text;
 
 /// What a status is computed from.
@@ -47,6 +47,7 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
             builder.worker_ready(row, stage);
             builder.checkpoint(row, stage);
             builder.version(row, pod, stage);
+            builder.suspended(row, stage);
             match stage {
                 RunStage::Held(hold) => builder.held(hold, &remedy(hold)),
                 _ => builder.control(row, stage),
@@ -71,8 +72,10 @@ impl ConditionsBuilder<'_> {
         self.keep(ConditionType::Held, Reason::StoreUnavailable);
         let message = format!("{error}; no pod is replaced and nothing is charged in the meantime");
         self.set_once(ConditionType::Ready, ConditionStatus::Unknown, Reason::StoreUnavailable, &message);
-        let reconciling = self.before(ConditionType::Reconciling).cloned();
-        self.new.extend(reconciling);
+        for kind in [ConditionType::Suspended, ConditionType::Reconciling] {
+            let before = self.before(kind).cloned();
+            self.new.extend(before);
+        }
     }
 
     /// The run is held and has no row, because the store is not consistent or the run was not created in it.
@@ -88,6 +91,9 @@ impl ConditionsBuilder<'_> {
             self.keep(ConditionType::CheckpointAvailable, hold.reason);
             self.keep(ConditionType::VersionCompatible, hold.reason);
         }
+        if self.before(ConditionType::Suspended).is_some() {
+            self.set(ConditionType::Suspended, false, Reason::Held, "");
+        }
         self.held(hold, remedy);
     }
 
@@ -99,6 +105,18 @@ impl ConditionsBuilder<'_> {
         let (summary, reason) = end_of(row);
         self.set(ConditionType::Finished, true, reason, &finish.message);
         self.set(ConditionType::Succeeded, summary == Summary::Succeeded, reason, &finish.message);
+    }
+
+    /// Present only while a person has suspended the run.
+    fn suspended(&mut self, row: &RunRecord, stage: &RunStage) {
+        if current_suspend(row).is_none() {
+            return;
+        }
+        match stage {
+            RunStage::Suspended => self.set(ConditionType::Suspended, true, Reason::Suspended, ""),
+            RunStage::Held(_) => self.set(ConditionType::Suspended, false, Reason::Held, ""),
+            _ => self.set(ConditionType::Suspended, false, Reason::Suspending, ""),
+        }
     }
 
     fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
@@ -119,6 +137,7 @@ impl ConditionsBuilder<'_> {
                 self.set(ConditionType::WorkerReady, false, Reason::BackingOff, &waits_until(row, *at));
             }
             RunStage::Held(_)
+            | RunStage::Suspended
             | RunStage::Terminal
             | RunStage::StoreUnavailable(_)
             | RunStage::OrphanedTerminal
@@ -188,7 +207,7 @@ impl ConditionsBuilder<'_> {
             RunStage::Terminal => return self.terminal(row),
             _ => self.set(ConditionType::Held, false, Reason::NotHeld, ""),
         }
-        if matches!(stage, RunStage::Running) {
+        if matches!(stage, RunStage::Running | RunStage::Suspended) {
             let (_, reason) = stage.summary_and_reason(Some(row), self.old);
             return self.set(ConditionType::Ready, true, reason, "");
         }

@@ -5,7 +5,7 @@
 
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, AttemptEnd, AttemptStatus, Cause, Class, ConditionStatus, ConditionType,
-    EventReason, Reason, RecoveryStatus, find_condition, has_status,
+    EventReason, OperatingMode, Reason, RecoveryStatus, find_condition, has_status,
 };
 use dalsegno_model::RequestedBy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -30,6 +30,8 @@ pub(crate) fn of(run: &AgentRun, new: &AgentRunStatus) -> Vec<EventSpec> {
     let number = attempt.map_or(0, |it| it.number);
     events.extend(change.store_unavailable(number));
     events.extend(change.held(number));
+    events.extend(change.suspended(number));
+    events.extend(change.resumed(number));
     events.extend(change.run_finished(number));
     events
 }
@@ -170,6 +172,28 @@ impl Change<'_> {
         Some(EventSpec { log: "the run is held until a person acts".to_owned(), ..held })
     }
 
+    /// A person suspended the run, and its worker is gone.
+    fn suspended(&self, attempt: i32) -> Option<EventSpec> {
+        self.became_true(ConditionType::Suspended)?;
+        let log = "the run is suspended and has no pod".to_owned();
+        let by = self.new.suspend.clone().map(|it| RequestedBy { manager: it.by, reason: it.reason });
+        let note = log.clone() + &attributed("suspended", by.unwrap_or_default());
+        let reason = EventReason::Suspended.as_str();
+        Some(EventSpec { log, ..event(EventLevel::Normal, reason, format!("Suspend{attempt}"), note) })
+    }
+
+    /// A person lifted the suspend of a run that goes on.
+    fn resumed(&self, attempt: i32) -> Option<EventSpec> {
+        self.old?.suspend.as_ref().filter(|_| self.new.suspend.is_none())?;
+        let is_cancelled = self.run.spec.operating_mode == Some(OperatingMode::Cancelled);
+        (!is_cancelled && self.new.completion_time.is_none()).then(|| {
+            let log = "the run is no longer suspended".to_owned();
+            let note = log.clone() + &attributed("resumed", attribution::of_resume(self.run));
+            let reason = EventReason::Resumed.as_str();
+            EventSpec { log, ..event(EventLevel::Normal, reason, format!("Resume{attempt}"), note) }
+        })
+    }
+
     fn run_finished(&self, attempt: i32) -> Option<EventSpec> {
         let finished = self.became_true(ConditionType::Finished)?;
         let failed = self.after(ConditionType::Stalled).is_some();
@@ -185,12 +209,18 @@ impl Change<'_> {
 
     /// Who cancelled the run, and why, as far as the AgentRun shows.
     fn cancelled(&self, message: &str) -> String {
-        let RequestedBy { manager, reason } = attribution::of(&self.run.metadata, Request::Cancel);
         let message = if message.is_empty() { "the run was cancelled" } else { message };
-        let manager = manager.map_or_else(String::new, |it| format!("; cancelled by {it}"));
-        let reason = reason.map_or_else(String::new, |it| format!("; reason: {it}"));
-        format!("{message}{manager}{reason}")
+        let by = attribution::of(&self.run.metadata, Request::OperatingMode);
+        message.to_owned() + &attributed("cancelled", by)
     }
+}
+
+/// The end of a sentence: who did this, and why, as far as it is known.
+fn attributed(done: &str, by: RequestedBy) -> String {
+    let RequestedBy { manager, reason } = by;
+    let manager = manager.map_or_else(String::new, |it| format!("; {done} by {it}"));
+    let reason = reason.map_or_else(String::new, |it| format!("; reason: {it}"));
+    manager + &reason
 }
 
 fn attempt_ended(end: &AttemptEnd) -> EventSpec {

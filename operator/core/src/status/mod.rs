@@ -5,9 +5,11 @@ mod conditions;
 pub(crate) mod events;
 mod mirror;
 
-use dalsegno_crds::{AgentRunStatus, names};
+use dalsegno_crds::{AgentRun, AgentRunStatus, SuspendStatus, names};
+use dalsegno_model::{RequestedBy, RunRecord};
 
-use crate::run_stage::RunStage;
+use crate::attribution::{self, Request};
+use crate::run_stage::{RunStage, current_suspend};
 
 pub(crate) use conditions::StatusInput;
 
@@ -25,6 +27,7 @@ pub(crate) fn of(input: &StatusInput<'_>) -> AgentRunStatus {
             RunStage::Queued(position) => Some(*position),
             _ => None,
         },
+        suspend: row.map_or_else(|| old.suspend.clone(), |row| suspend(run, row)),
         conditions: conditions::of(input),
         summary: Some(summary),
         reason: Some(reason),
@@ -36,4 +39,14 @@ pub(crate) fn of(input: &StatusInput<'_>) -> AgentRunStatus {
         mirror::copy_row(row, stage, &mut status);
     }
     status
+}
+
+/// Who suspended the run, if it is suspended. Later changes of the AgentRun do not change who suspended it, and why.
+fn suspend(run: &AgentRun, row: &RunRecord) -> Option<SuspendStatus> {
+    let since = Some(mirror::time(current_suspend(row)?.requested_at));
+    let old = run.status.as_ref().and_then(|it| it.suspend.as_ref()).filter(|it| it.since == since);
+    Some(old.cloned().unwrap_or_else(|| {
+        let RequestedBy { manager, reason } = attribution::of(&run.metadata, Request::OperatingMode);
+        SuspendStatus { since, by: manager, reason }
+    }))
 }

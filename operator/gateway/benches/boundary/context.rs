@@ -239,7 +239,12 @@ async fn create_run(store: &dyn Store, name: &str) -> RunId {
         name: name.into(),
         object_uid: format!("uid-{name}"),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
+        deadlines: Deadlines {
+            heartbeat_ms: 15_000,
+            start_ms: 600_000,
+            progress_ms: 1_800_000,
+            suspend_ms: 300_000,
+        },
         on_prior: OnPrior::Hold,
     };
     let Created::Run(record) = store.create_run(&new).await.unwrap() else {

@@ -142,7 +142,7 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         warnings: warnings(record),
         heartbeat_seconds: whole_seconds(record.deadlines.heartbeat_ms / HEARTBEATS_PER_LEASE),
         lease_seconds: whole_seconds(record.deadlines.heartbeat_ms),
-        suspend: false,
+        suspend: record.suspend.is_some(),
         cancel: record.cancel.is_some(),
     })
 }

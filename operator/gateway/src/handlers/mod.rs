@@ -8,5 +8,6 @@ pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod finish;
 pub(crate) mod heartbeat;
+pub(crate) mod park;
 pub(crate) mod records;
 pub(crate) mod state;

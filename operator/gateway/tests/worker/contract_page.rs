@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use dalsegno_gateway::serve;
+use dalsegno_model::{Operator as _, RequestedBy};
 use dalsegno_protocol::{Code, Limits};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -23,6 +24,8 @@ enum Step {
     Run(String),
     Expect(String),
     PodIsDeleted,
+    Suspend,
+    SuspendIsLifted,
 }
 
 /// The steps of a section.
@@ -35,6 +38,8 @@ fn steps(section: &str) -> Vec<Step> {
             "```sh" => steps.push(Step::Run(block())),
             "```json" => steps.push(Step::Expect(block())),
             "<!-- replay: the pod is deleted -->" => steps.push(Step::PodIsDeleted),
+            "<!-- replay: a person suspends the run -->" => steps.push(Step::Suspend),
+            "<!-- replay: the suspend is lifted -->" => steps.push(Step::SuspendIsLifted),
             _ => {}
         }
     }
@@ -130,9 +135,15 @@ async fn the_documented_commands_print_the_documented_answers() {
                 ctx.lose_pod(1).await;
                 fs::write(&token_file, "token-of-pod-2\n").unwrap();
             }
+            Step::Suspend => drop(ctx.store.suspend(ctx.run, &RequestedBy::default()).await.unwrap()),
+            Step::SuspendIsLifted => {
+                ctx.store.resume(ctx.run, &RequestedBy::default()).await.unwrap();
+                ctx.record_pod(3, "pod-3", Some(accepted())).await;
+                fs::write(&token_file, "token-of-pod-3\n").unwrap();
+            }
         }
     }
-    assert_eq!(compared, 18);
+    assert_eq!(compared, 20);
     fs::remove_file(&token_file).unwrap();
     drop(shell.commands);
     assert!(shell.child.wait().await.unwrap().success());

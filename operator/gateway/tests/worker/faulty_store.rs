@@ -170,6 +170,8 @@ forward! {
         async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
         async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
         async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
+        async fn suspend(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
+        async fn resume(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
         async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
@@ -222,6 +224,7 @@ forward! {
         async fn write_records(&self, batch: &RecordBatch) -> Result<Written>;
         async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
         async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
+        async fn park(&self, park: &Park) -> Result<Parked>;
     }
 }
 

@@ -53,6 +53,7 @@ async fn all_calls_after_a_finish_are_refused() {
         ("turns/1/plan", commit(2, "1")),
         ("finish", finish(2, json!({ "outcome": "failed" }))),
         ("calls/pay/claim", claim),
+        ("park", json!({ "parkId": Uuid::nil() }).to_string()),
         ("heartbeat", String::new()),
         ("cancelled", String::new()),
     ] {

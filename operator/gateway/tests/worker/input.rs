@@ -119,6 +119,7 @@ async fn an_unknown_field_is_refused_at_every_level() {
         ("calls/pay/complete", complete, 200),
         ("calls/pay/settle", settle, 409),
         ("records", json!({ "batchId": Uuid::from_u128(4), "operations": operations }), 200),
+        ("park", json!({ "parkId": Uuid::from_u128(6) }), 200),
         ("turns/1", ended, 200),
         ("finish", json!({ "commitId": Uuid::from_u128(5), "finish": finish }), 409),
     ] {

@@ -29,6 +29,7 @@ mod keys;
 mod memory;
 mod observability;
 mod oversized_input;
+mod park;
 #[allow(dead_code)]
 #[path = "../../../store/tests/support/pg.rs"]
 mod pg;

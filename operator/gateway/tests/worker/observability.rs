@@ -181,7 +181,7 @@ async fn send_canaries(ctx: &TestContext) -> Vec<Answer> {
                 "trigger": CANARY })
     };
     let record = json!({ "put": { "space": CANARY, "key": CANARY, "value": { "json": CANARY } } });
-    let calls: [(&str, Value); 18] = [
+    let calls: [(&str, Value); 20] = [
         ("records", json!({ "batchId": id(8), "operations": [record] })),
         ("records", json!({ "batchId": CANARY, "operations": [{ CANARY: CANARY }] })),
         ("turns/1", all(1)),
@@ -212,6 +212,8 @@ async fn send_canaries(ctx: &TestContext) -> Vec<Answer> {
             json!({ "claimId": id(6), "outcome": "completed", "result": [CANARY] }),
         ),
         ("calls/canary-7c1e/settle", json!({ "outcome": "failed", "reason": CANARY, "result": CANARY })),
+        ("park", json!({ "parkId": CANARY })),
+        ("park", json!({ "parkId": id(9), CANARY: CANARY })),
         (
             "finish",
             json!({ "commitId": id(1), "finish": { "outcome": "failed", "reason": "No", "message": CANARY,

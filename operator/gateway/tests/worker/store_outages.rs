@@ -7,11 +7,12 @@ use dalsegno_gateway::Config;
 use crate::context::*;
 use crate::faulty_store::Fault;
 
-const CALLS: [(&str, &str); 9] = [
+const CALLS: [(&str, &str); 10] = [
     ("turns/1", r#"{"commitId":"00000000-0000-0000-0000-000000000001","state":1}"#),
     ("turns/1/plan", r#"{"commitId":"00000000-0000-0000-0000-000000000001","state":1}"#),
     ("heartbeat", ""),
     ("cancelled", ""),
+    ("park", r#"{"parkId":"00000000-0000-0000-0000-000000000001"}"#),
     ("finish", r#"{"commitId":"00000000-0000-0000-0000-000000000001","finish":{"outcome":"succeeded"}}"#),
     ("calls/a/claim", r#"{"claimId":"00000000-0000-0000-0000-000000000001","policy":"ask","key":"k"}"#),
     ("calls/a/complete", r#"{"claimId":"00000000-0000-0000-0000-000000000001","outcome":"failed"}"#),

@@ -26,10 +26,12 @@ enum Stage {
     Working,
     /// In its second attempt, with an unsettled call of the first.
     Unsettled,
+    /// Its call `pay` is complete.
+    Suspended,
     Cancelled,
 }
 
-const STAGES: [Stage; 3] = [Stage::Working, Stage::Unsettled, Stage::Cancelled];
+const STAGES: [Stage; 4] = [Stage::Working, Stage::Unsettled, Stage::Suspended, Stage::Cancelled];
 
 /// What a run is made of.
 struct Run<'a> {
@@ -70,6 +72,11 @@ async fn create_run(shared: &TestContext, run: Run<'_>) -> TestContext {
             ctx.reserve_next(1).await;
             attach(2, instance).await;
         }
+        Stage::Suspended => {
+            let complete = json!({ "claimId": id(0, 1), "outcome": "completed" }).to_string();
+            ctx.post_as(first, "calls/pay/complete", complete).await.ok();
+            ctx.store.suspend(run, &RequestedBy::default()).await.unwrap();
+        }
         Stage::Cancelled => {
             ctx.store.request_cancel(run, &RequestedBy::default()).await.unwrap();
         }
@@ -104,7 +111,7 @@ struct Call {
 
 /// All calls of the contract, in an order in which a worker may send them, with ids that no other round uses.
 fn calls(round: u128) -> Vec<Call> {
-    use Stage::{Cancelled, Unsettled, Working};
+    use Stage::{Cancelled, Suspended, Unsettled, Working};
     let get = |path| (Working, "GET", path, Value::Null);
     let post = |stage, path, body| (stage, "POST", path, body);
     let delete = json!({ "delete": { "space": "s", "key": "k" } });
@@ -129,6 +136,7 @@ fn calls(round: u128) -> Vec<Call> {
         post(Working, "turns/2/plan", json!({ "commitId": id(round, 3), "state": 2 })),
         post(Working, "turns/2", json!({ "commitId": id(round, 4), "state": 2 })),
         post(Working, "finish", json!({ "commitId": id(round, 5), "finish": { "outcome": "failed" } })),
+        post(Suspended, "park", json!({ "parkId": id(round, 6) })),
         post(Cancelled, "cancelled", Value::Null),
     ];
     let text = |body: Value| if body.is_null() { String::new() } else { body.to_string() };

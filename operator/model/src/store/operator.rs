@@ -54,6 +54,13 @@ pub trait Operator: Send + Sync + 'static {
     /// Requests a cancel. Workers are notified with the answer to their next call. Only the first call has an effect.
     async fn request_cancel(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord>;
 
+    /// Suspends the run. Workers are notified with the answer to their next call. A run that is suspended already is not
+    /// changed.
+    async fn suspend(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord>;
+
+    /// Lifts the suspend. A run that is not suspended is not changed.
+    async fn resume(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord>;
+
     /// Grants one fresh recovery budget. If the row's `observed_reset_generation` is still [`BudgetReset::observed`],
     /// it becomes [`BudgetReset::to`], the consecutive counters become 0, the totals become the new bases, and attempts that have ended are no
     /// longer evidence for a hold (`reset_attempt`).

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use crate::{
     Acknowledged, Attached, Claim, Claimed, Commit, Committed, Complete, Completed, Digest, FinishCall,
-    HeartbeatAnswer, RecordBatch, Result, RunId, Settle, Snapshotted, Written,
+    HeartbeatAnswer, Park, Parked, RecordBatch, Result, RunId, Settle, Snapshotted, Written,
 };
 
 /// The gateway's calls on behalf of a worker. Every write carries the worker's capability, and is rejected unless the
@@ -49,6 +49,10 @@ pub trait Worker: Send + Sync + 'static {
     /// The worker acknowledges the cancel and stops: moves the epoch, and finishes the run as `Cancelled`. A retry by
     /// the same worker gets the same answer.
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
+
+    /// The worker parks: its attempt ends, and the next one is reserved. Acknowledges a suspend, or a cancel. A retry by
+    /// the same worker with the same id gets the same answer.
+    async fn park(&self, park: &Park) -> Result<Parked>;
 
     /// Whether this capability is the current one. Used for reads.
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;

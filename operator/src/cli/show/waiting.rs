@@ -59,6 +59,7 @@ fn of_status(status: &AgentRunStatus) -> Option<String> {
     let (word, shown) = match status.summary? {
         Summary::Held => ("held", condition(ConditionType::Held)?),
         Summary::Pending | Summary::BackingOff => ("waits", condition(ConditionType::WorkerReady)?),
+        Summary::Suspended => ("waits", condition(ConditionType::Suspended)?),
         Summary::Starting => ("starts", condition(ConditionType::WorkerReady)?),
         Summary::Running | Summary::Succeeded | Summary::Failed | Summary::Cancelled => return None,
     };
@@ -80,6 +81,10 @@ fn of_store(run: &RunRecord, calls: &[String], store_url: &str) -> Option<String
                 let remedy = remedy_of(&hold, run, calls, on_laptop.then_some(store_url));
                 let text = format!("{}: {}. {remedy}", hold.reason, hold.message.trim_end_matches('.'));
                 return Some(line("held", ended, &text));
+            }
+            if let Some(suspend) = &run.suspend {
+                let text = format!("a person suspended the run. {}", describe(run));
+                return Some(line("waits", suspend.requested_at, &text));
             }
             let continues = "the same `dalsegno dev` command continues the run";
             let next = recovery::next_attempt_time(run, &settings).filter(|at| *at > run.now);

@@ -204,7 +204,12 @@ async fn an_invalid_run_is_deleted_like_any_other() {
         name: "nightly".into(),
         object_uid: "uid-1".into(),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
+        deadlines: Deadlines {
+            heartbeat_ms: 60_000,
+            start_ms: 60_000,
+            progress_ms: 60_000,
+            suspend_ms: 60_000,
+        },
         on_prior: OnPrior::Ignore,
     };
     ctx.store.create_run(&new).await.unwrap();

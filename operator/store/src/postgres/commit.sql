@@ -28,7 +28,7 @@ WITH head AS MATERIALIZED (
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
            own_open_calls,
-           cancel_requested_at, cancel_told_at, suspend, heartbeat_ms, audit_seq, audit_hash,
+           cancel_requested_at, cancel_told_at, suspend, suspend_told_at, heartbeat_ms, audit_seq, audit_hash,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
            CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
@@ -195,7 +195,8 @@ updated_runs AS (
         END,
         cancel_told_at = CASE
             WHEN accepted.cancel_requested_at IS NOT NULL THEN coalesce(accepted.cancel_told_at, accepted.now)
-        END
+        END,
+        suspend_told_at = CASE WHEN accepted.suspend THEN coalesce(accepted.suspend_told_at, accepted.now) END
     FROM accepted
     -- extras {
     LEFT JOIN audited_plan ON audited_plan.run = accepted.id
@@ -203,13 +204,17 @@ updated_runs AS (
     -- }
     WHERE runs.id = accepted.id
 ),
-reported_cancels AS (
-    -- The response to a duplicate reports a cancel request too.
+reported_signals AS (
+    -- The response to a duplicate reports a cancel and a suspend too.
     UPDATE runs
-    SET cancel_told_at = checked.now
+    SET cancel_told_at = CASE
+            WHEN checked.cancel_requested_at IS NOT NULL THEN coalesce(checked.cancel_told_at, checked.now)
+        END,
+        suspend_told_at = CASE WHEN checked.suspend THEN coalesce(checked.suspend_told_at, checked.now) END
     FROM checked
     WHERE runs.id = checked.id AND checked.verdict = 'duplicate'
-      AND checked.cancel_requested_at IS NOT NULL AND checked.cancel_told_at IS NULL
+      AND (checked.cancel_requested_at IS NOT NULL AND checked.cancel_told_at IS NULL
+        OR checked.suspend AND checked.suspend_told_at IS NULL)
 )
 SELECT checked.id AS run,
        verdict,

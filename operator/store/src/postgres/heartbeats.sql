@@ -40,7 +40,8 @@ renewed AS (
         lease_gateway = $3,
         cancel_told_at = CASE
             WHEN runs.cancel_requested_at IS NOT NULL THEN coalesce(runs.cancel_told_at, workers.now)
-        END
+        END,
+        suspend_told_at = CASE WHEN runs.suspend THEN coalesce(runs.suspend_told_at, workers.now) END
     FROM workers
     WHERE runs.id = workers.run AND workers.is_locked AND workers.lifecycle = 'live'
       AND workers.current_capability = workers.capability

@@ -8,7 +8,8 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, PutRevision, RecordIdentity,
-    RecordPod, RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention, Transition as _,
+    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetRetention, Suspend,
+    Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
@@ -16,10 +17,10 @@ use dalsegno_model::{
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
-    NextStep, Operator, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    Rewrapped, RunId, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
-    Written,
+    NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
+    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted,
+    Template, Worker, Written,
 };
 
 #[async_trait]
@@ -64,6 +65,14 @@ impl Operator for Postgres {
 
     async fn request_cancel(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord> {
         self.transition(run, RequestCancel { requested_by: by.clone() }).await
+    }
+
+    async fn suspend(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord> {
+        self.transition(run, Suspend { requested_by: by.clone() }).await
+    }
+
+    async fn resume(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord> {
+        self.transition(run, Resume { requested_by: by.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord> {
@@ -175,6 +184,10 @@ impl Worker for Postgres {
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
         self.transition(run, AcknowledgeCancel { capability: *capability }).await
+    }
+
+    async fn park(&self, park: &Park) -> Result<Parked> {
+        self.transition(park.run, park.clone()).await
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {

@@ -86,7 +86,11 @@ impl ClockSql {
                 let outage = self.lease_gateway_outage_ms();
                 format!("({shortest} + {}({outage}, {shortest} / {HEARTBEATS_PER_LEASE}))", self.least)
             }
-            ClockLength::Ms(_) | ClockLength::Start | ClockLength::Progress => shortest,
+            ClockLength::Ms(_)
+            | ClockLength::Start
+            | ClockLength::Progress
+            | ClockLength::Suspend
+            | ClockLength::SuspendTwice => shortest,
         }
     }
 
@@ -97,6 +101,8 @@ impl ClockSql {
             ClockLength::Lease => format!("{}(lease_ms, heartbeat_ms)", self.greatest),
             ClockLength::Start => "start_ms".into(),
             ClockLength::Progress => "progress_ms".into(),
+            ClockLength::Suspend => "suspend_ms".into(),
+            ClockLength::SuspendTwice => "(2 * suspend_ms)".into(),
         }
     }
 }
@@ -105,6 +111,8 @@ fn column(start: ClockStart) -> &'static str {
     match start {
         ClockStart::CancelRequested => "cancel_requested_at",
         ClockStart::CancelTold => "cancel_told_at",
+        ClockStart::SuspendRequested => "suspend_requested_at",
+        ClockStart::SuspendTold => "suspend_told_at",
         ClockStart::LeaseRenewed => "lease_renewed_at",
         ClockStart::Scheduled => "scheduled_at",
         ClockStart::Attached => "attached_at",

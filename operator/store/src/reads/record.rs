@@ -9,8 +9,8 @@ use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, CancelRow, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage,
-    RunRecord,
+    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage, RunRecord,
+    SignalRow,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -166,12 +166,14 @@ impl RunRows {
                 tool_calls: run.tool_calls,
                 cost_micro_usd: run.cost_micro_usd,
             },
-            cancel: cancel(run)?,
+            cancel: signal(run.cancel_requested_at, run.cancel_told_at)?,
+            suspend: signal(run.suspend_requested_at, run.suspend_told_at)?,
             finish: finish(run)?,
             deadlines: Deadlines {
                 heartbeat_ms: run.heartbeat_ms,
                 start_ms: run.start_ms,
                 progress_ms: run.progress_ms,
+                suspend_ms: run.suspend_ms,
             },
             lease_ms: run.lease_ms,
             beat: GatewayHeartbeat {
@@ -227,10 +229,9 @@ fn call_counts(run: &RunRow) -> CallCounts {
     CallCounts { completed: run.completed_calls, keys_refused: run.keys_refused, unsettled }
 }
 
-fn cancel(run: &RunRow) -> DbResult<Option<CancelRow>> {
-    let Some(requested_at) = run.cancel_requested_at else { return Ok(None) };
-    let told_at = optional(run.cancel_told_at)?;
-    Ok(Some(CancelRow { requested_at: timestamp(requested_at)?, told_at }))
+fn signal(requested_at: Option<i64>, told_at: Option<i64>) -> DbResult<Option<SignalRow>> {
+    let Some(requested_at) = requested_at else { return Ok(None) };
+    Ok(Some(SignalRow { requested_at: timestamp(requested_at)?, told_at: optional(told_at)? }))
 }
 
 fn finish(run: &RunRow) -> DbResult<Option<FinishRow>> {

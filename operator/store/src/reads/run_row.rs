@@ -69,9 +69,12 @@ table! {
         cancel_requested_at: Option<i64>,
         cancel_told_at: Option<i64>,
         suspend: bool,
+        suspend_requested_at: Option<i64>,
+        suspend_told_at: Option<i64>,
         heartbeat_ms: i64,
         start_ms: i64,
         progress_ms: i64,
+        suspend_ms: i64,
         finish_outcome: Option<EnumText<RunOutcome>>,
         finish_reason: Option<String>,
         finish_message: Option<String>,
@@ -97,6 +100,7 @@ table! {
         open_calls_turn: Option<i32>,
         own_open_calls: i64,
         rewinds: i32,
+        park_id: Option<Uuid>,
     }
 }
 

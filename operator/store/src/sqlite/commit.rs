@@ -17,7 +17,7 @@ use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
 use crate::transitions::{
-    AuditEvent, commit_receipt, finish_detail, renew_lease, report_cancel, set_finished,
+    AuditEvent, commit_receipt, finish_detail, renew_lease, report_signals, set_finished,
 };
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
@@ -92,7 +92,7 @@ fn matches_base(row: &RunRow, commit: &PreparedCommit) -> bool {
 /// Makes an admitted commit the head of its run. It is also a heartbeat, and reports a cancel request.
 fn accept(now: i64, mut row: RunRow, commit: &PreparedCommit) -> AcceptedBoundary<'_> {
     renew_lease(&mut row, now);
-    report_cancel(&mut row, now);
+    report_signals(&mut row, now);
     AcceptedBoundary::new(now, row, commit)
 }
 
@@ -201,7 +201,7 @@ async fn end_run(
 
 /// Returns the receipt of the stored head again, and reports a cancel request.
 async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> DbResult<Committed> {
-    if report_cancel(&mut row, now) {
+    if report_signals(&mut row, now) {
         row.save(conn).await?;
     }
     Ok(Committed::Duplicate(commit_receipt(&row)))

@@ -6,10 +6,10 @@ use uuid::Uuid;
 use super::row::RunRow;
 use crate::db_error::DbResult;
 use crate::reads::{GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
-use crate::transitions::{has_capability, report_cancel};
+use crate::transitions::{has_capability, report_signals};
 use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, HeartbeatAnswer, Lifecycle, RunId};
 
-/// Renews the leases of workers, and reports cancel requests.
+/// Renews the leases of workers, and reports cancels and suspends.
 pub(super) async fn heartbeats(
     conn: &mut SqliteConnection,
     now: i64,
@@ -35,14 +35,15 @@ async fn heartbeat(
     if row.lifecycle.0 != Lifecycle::Live {
         return Ok(HeartbeatAnswer::Finished);
     }
-    report_cancel(&mut row, now);
+    report_signals(&mut row, now);
     sqlx::query(
-        "UPDATE runs SET lease_renewed_at = ?, lease_ms = heartbeat_ms, lease_gateway = ?, cancel_told_at = ? \
-         WHERE id = ?",
+        "UPDATE runs SET lease_renewed_at = ?, lease_ms = heartbeat_ms, lease_gateway = ?, cancel_told_at = ?, \
+         suspend_told_at = ? WHERE id = ?",
     )
     .bind(now)
     .bind(gateway)
     .bind(row.cancel_told_at)
+    .bind(row.suspend_told_at)
     .bind(run)
     .execute(conn)
     .await?;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::transitions::{
     AcknowledgeCancel, Attach, EndAttempt, ForgiveEnd, PutRevision, RecordIdentity, RecordPod,
-    RecordScheduled, RequestCancel, ResetBudget, SetDeadlines, SetRetention,
+    RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetRetention, Suspend,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
@@ -19,9 +19,10 @@ use dalsegno_model::{
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
-    NextStep, Operator, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound,
-    Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
+    NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
+    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
+    Written,
 };
 
 #[async_trait]
@@ -66,6 +67,14 @@ impl Operator for Sqlite {
 
     async fn request_cancel(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord> {
         self.transition(run, RequestCancel { requested_by: requested_by.clone() }).await
+    }
+
+    async fn suspend(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord> {
+        self.transition(run, Suspend { requested_by: requested_by.clone() }).await
+    }
+
+    async fn resume(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord> {
+        self.transition(run, Resume { requested_by: requested_by.clone() }).await
     }
 
     async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord> {
@@ -186,6 +195,10 @@ impl Worker for Sqlite {
 
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged> {
         self.transition(run, AcknowledgeCancel { capability: *capability }).await
+    }
+
+    async fn park(&self, park: &Park) -> Result<Parked> {
+        self.transition(park.run, park.clone()).await
     }
 
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {

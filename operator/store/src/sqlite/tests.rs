@@ -38,7 +38,12 @@ fn new_run() -> NewRun {
         name: format!("run-{id}"),
         object_uid: format!("object-{id}"),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 60_000, start_ms: 60_000, progress_ms: 60_000 },
+        deadlines: Deadlines {
+            heartbeat_ms: 60_000,
+            start_ms: 60_000,
+            progress_ms: 60_000,
+            suspend_ms: 60_000,
+        },
         on_prior: OnPrior::Hold,
     }
 }

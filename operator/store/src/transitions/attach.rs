@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::worker::report_cancel;
+use super::worker::report_signals;
 use super::{Change, Decision, Rows, Transition, text};
 use crate::db_error::DbResult;
 use crate::reads::{EnumText, Hash, RunRow};
@@ -84,7 +84,7 @@ impl Transition for Attach {
                 change.audit(kind::ATTACHED, actor::WORKER, detail);
             }
         }
-        report_cancel(change.run(), now);
+        report_signals(change.run(), now);
         let answer = Attached::Ok(change.record()?);
         Ok(change.decide(answer))
     }

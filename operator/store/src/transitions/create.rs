@@ -192,9 +192,12 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         cancel_requested_at: None,
         cancel_told_at: None,
         suspend: false,
+        suspend_requested_at: None,
+        suspend_told_at: None,
         heartbeat_ms: new.deadlines.heartbeat_ms,
         start_ms: new.deadlines.start_ms,
         progress_ms: new.deadlines.progress_ms,
+        suspend_ms: new.deadlines.suspend_ms,
         finish_outcome: None,
         finish_reason: None,
         finish_message: None,
@@ -220,5 +223,6 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         open_calls_turn: None,
         own_open_calls: 0,
         rewinds: 0,
+        park_id: None,
     }
 }

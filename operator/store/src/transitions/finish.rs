@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::end::finish_with_audit;
-use super::worker::{commit_receipt, has_capability, has_unsettled, is_finish, renew_lease, report_cancel};
+use super::worker::{commit_receipt, has_capability, has_unsettled, is_finish, renew_lease, report_signals};
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
 use dalsegno_format::seal::BodyDigest;
@@ -37,7 +37,7 @@ impl Transition for Finish {
         let refused = if !has_capability(run, &self.capability) {
             Some(Committed::Fenced { committed: is_finish })
         } else if is_finish {
-            report_cancel(change.run(), now);
+            report_signals(change.run(), now);
             Some(Committed::Duplicate(commit_receipt(change.row())))
         } else if !change.is_live() {
             Some(Committed::Finished)
@@ -52,7 +52,7 @@ impl Transition for Finish {
             return Ok(change.decide(answer));
         }
         renew_lease(change.run(), now);
-        report_cancel(change.run(), now);
+        report_signals(change.run(), now);
         let by = (self.commit_id, self.digest.stored);
         finish_with_audit(&mut change, &self.finish, Some(by), actor::WORKER);
         change.notify();

@@ -22,9 +22,10 @@ impl Transition for SetDeadlines {
 }
 
 pub(super) fn set_deadlines(change: &mut Change, deadlines: &Deadlines) {
-    let Deadlines { heartbeat_ms, start_ms, progress_ms } = *deadlines;
+    let Deadlines { heartbeat_ms, start_ms, progress_ms, suspend_ms } = *deadlines;
     let run = change.run();
     (run.heartbeat_ms, run.start_ms, run.progress_ms) = (heartbeat_ms, start_ms, progress_ms);
+    run.suspend_ms = suspend_ms;
 }
 
 /// [`dalsegno_model::Store::set_retention`]. It applies to runs that are over too.

@@ -30,7 +30,12 @@ fn new_run() -> NewRun {
         name: "nightly".into(),
         object_uid: "object".into(),
         reset_generation: 0,
-        deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000 },
+        deadlines: Deadlines {
+            heartbeat_ms: 15_000,
+            start_ms: 600_000,
+            progress_ms: 1_800_000,
+            suspend_ms: 300_000,
+        },
         on_prior: OnPrior::Hold,
     }
 }

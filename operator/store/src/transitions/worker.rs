@@ -38,14 +38,18 @@ pub(crate) fn renew_lease(run: &mut RunRow, now: i64) {
     }
 }
 
-/// Records that the answer reports a requested cancel to the worker. Returns whether it is the first such answer, so
+/// Records that the answer reports a cancel or a suspend to the worker. Returns whether it is the first such answer, so
 /// that the row changes.
-pub(crate) fn report_cancel(run: &mut RunRow, now: i64) -> bool {
-    let is_first = run.cancel_requested_at.is_some() && run.cancel_told_at.is_none();
-    if is_first {
+pub(crate) fn report_signals(run: &mut RunRow, now: i64) -> bool {
+    let is_first_cancel = run.cancel_requested_at.is_some() && run.cancel_told_at.is_none();
+    let is_first_suspend = run.suspend && run.suspend_told_at.is_none();
+    if is_first_cancel {
         run.cancel_told_at = Some(now);
     }
-    is_first
+    if is_first_suspend {
+        run.suspend_told_at = Some(now);
+    }
+    is_first_cancel || is_first_suspend
 }
 
 /// The head and the signals for the worker's answer.

@@ -84,9 +84,10 @@ async fn calls_on_an_unknown_run_fail(cx: &TestContext) {
     let unknown = Uuid::now_v7();
     let ended = cx.end_attempt(unknown, &ending(1, Class::Crash), &NextStep::Reserve).await;
     let cancelled = cx.request_cancel(unknown).await;
+    let (suspended, resumed) = (cx.suspend(unknown).await, cx.resume(unknown).await);
     let reset = cx.reset_budget(unknown, 0, 1).await;
     let set = cx.set_deadlines(unknown, &LONG_DEADLINES).await;
-    for answer in [ended, cancelled, reset, set] {
+    for answer in [ended, cancelled, suspended, resumed, reset, set] {
         assert!(matches!(answer, Err(Error::Corrupt { .. })), "{answer:?}");
     }
     let identified = cx.record_identity(unknown, 1, &identity(Verdict::Accepted)).await;

@@ -14,6 +14,8 @@ on_every_engine! {
     every_transition_of_a_run_is_recorded_in_order,
     an_operators_finish_is_recorded,
     a_cancel_is_recorded,
+    a_suspend_and_a_park_are_recorded,
+    a_cancel_that_a_park_acknowledges_is_recorded_in_one_row,
     the_requester_and_the_reason_are_recorded_if_known,
     a_deletion_is_recorded_in_one_row,
     an_adoption_is_recorded,
@@ -104,6 +106,35 @@ async fn a_cancel_is_recorded(cx: &TestContext) {
     assert_eq!(transitions(cx, worker.run).await, [ATTACHED.as_slice(), &rest].concat());
 }
 
+async fn a_suspend_and_a_park_are_recorded(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let park = worker.park();
+    cx.park(&park).await.unwrap();
+    for _ in 0..2 {
+        cx.suspend(worker.run).await.unwrap();
+    }
+    cx.commit_turn(&worker, 1).await;
+    for _ in 0..2 {
+        cx.park(&park).await.unwrap();
+    }
+    for _ in 0..2 {
+        cx.resume(worker.run).await.unwrap();
+    }
+    let rest = ["suspended", "ended", "reserved", "resumed"].map(|it| format!("{it} by operator"));
+    assert_eq!(transitions(cx, worker.run).await[ATTACHED.len()..], rest);
+    let ended = &cx.audit(worker.run).await.unwrap()[ATTACHED.len() + 1];
+    let detail: Value = serde_json::from_str(&ended.detail).unwrap();
+    assert_eq!((&detail["cause"], &detail["class"]), (&json!("Suspended"), &json!("Neutral")));
+}
+
+async fn a_cancel_that_a_park_acknowledges_is_recorded_in_one_row(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.request_cancel(worker.run).await.unwrap();
+    cx.park(&worker.park()).await.unwrap();
+    let rest = ["cancel-requested by operator", "cancelled by worker"];
+    assert_eq!(transitions(cx, worker.run).await, [ATTACHED.as_slice(), &rest].concat());
+}
+
 async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
     let worker = cx.worker().await;
     let requested_by = |reason: Option<&str>| RequestedBy {
@@ -119,6 +150,10 @@ async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
     cx.store.reset_budget(worker.run, &reset).await.unwrap();
     let reason = Some(json!("the tool is \"back\""));
     assert_eq!(last().await, ("reset".into(), json!("kubectl-edit"), reason));
+    cx.store.suspend(worker.run, &requested_by(Some("a look\u{0}"))).await.unwrap();
+    assert_eq!(last().await, ("suspended".into(), json!("kubectl-edit"), Some(json!("a look\u{fffd}"))));
+    cx.store.resume(worker.run, &requested_by(None)).await.unwrap();
+    assert_eq!(last().await, ("resumed".into(), json!("kubectl-edit"), None));
     cx.store.request_cancel(worker.run, &requested_by(None)).await.unwrap();
     assert_eq!(last().await, ("cancel-requested".into(), json!("kubectl-edit"), None));
     let unknown = RequestedBy { manager: None, reason: Some("no more need\u{0}".into()) };
@@ -128,8 +163,9 @@ async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
     assert!(reason.unwrap().as_str().unwrap().starts_with("no more need"));
     let rows = transitions(cx, worker.run).await;
     assert_eq!(
-        rows[rows.len() - 3..],
-        ["reset", "cancel-requested", "deleted"].map(|it| format!("{it} by operator"))
+        rows[rows.len() - 5..],
+        ["reset", "suspended", "resumed", "cancel-requested", "deleted"]
+            .map(|it| format!("{it} by operator"))
     );
 }
 

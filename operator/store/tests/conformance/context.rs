@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use dalsegno_model::{
     BudgetReset, CallFilter, Claim, Claimed, Class, Commit, CommitReceipt, Complete, Created, Digest,
-    Dropped, FinishCall, LookUp, NamespaceAdoption, NewRun, NextStep, RecordBatch, RequestedBy, Result,
+    Dropped, FinishCall, LookUp, NamespaceAdoption, NewRun, NextStep, Park, RecordBatch, RequestedBy, Result,
     RunId, RunRecord, Settle, SettledBy, Store,
 };
 use dalsegno_proof::check_run;
@@ -95,6 +95,16 @@ impl TestContext {
     /// Requests a cancel without the requester's name.
     pub async fn request_cancel(&self, run: RunId) -> Result<RunRecord> {
         self.store.request_cancel(run, &RequestedBy::default()).await
+    }
+
+    /// Suspends the run without the requester's name.
+    pub async fn suspend(&self, run: RunId) -> Result<RunRecord> {
+        self.store.suspend(run, &RequestedBy::default()).await
+    }
+
+    /// Lifts the suspend without the requester's name.
+    pub async fn resume(&self, run: RunId) -> Result<RunRecord> {
+        self.store.resume(run, &RequestedBy::default()).await
     }
 
     /// Grants a fresh budget without the requester's name.
@@ -239,6 +249,11 @@ impl Worker {
             digest: random_digest(),
             finish: succeeded(),
         }
+    }
+
+    /// A new request to park.
+    pub fn park(&self) -> Park {
+        Park { run: self.run, capability: self.capability, park_id: Uuid::new_v4() }
     }
 
     /// A claim of a call that is new or was planned with this key.

@@ -196,15 +196,17 @@ async fn a_finished_run_is_never_changed(cx: &TestContext) {
         assert_eq!(without_times(after), without_times(before.clone()));
     }
     let cancelled = cx.request_cancel(worker.run).await.unwrap();
+    let suspended = cx.suspend(worker.run).await.unwrap();
+    let resumed = cx.resume(worker.run).await.unwrap();
     let reset = cx.reset_budget(worker.run, 0, 1).await.unwrap();
     let set = cx
         .set_deadlines(
             worker.run,
-            &dalsegno_model::Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 },
+            &dalsegno_model::Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1, suspend_ms: 1 },
         )
         .await
         .unwrap();
-    for after in [cancelled, reset, set] {
+    for after in [cancelled, suspended, resumed, reset, set] {
         assert_eq!(without_times(after), without_times(before.clone()));
     }
 }

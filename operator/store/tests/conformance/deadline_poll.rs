@@ -1,6 +1,6 @@
 //! The deadline poll: one query for all runs that lists the changes since the last one.
 
-use dalsegno_model::{Class, PollSince};
+use dalsegno_model::{Class, Parked, PollSince};
 use dalsegno_protocol::Policy;
 use jiff::{SignedDuration, Timestamp};
 
@@ -73,6 +73,12 @@ async fn transitions_of_workers_are_distinguished_from_moved_heads(cx: &TestCont
     let since = mark(cx).await;
     cx.acknowledge_cancel(worker.run, &worker.capability).await.unwrap();
     assert_eq!(changed(cx, &worker, since).await, Some(true), "cancelled");
+
+    let worker = cx.worker().await;
+    cx.suspend(worker.run).await.unwrap();
+    let since = mark(cx).await;
+    assert_eq!(cx.park(&worker.park()).await.unwrap(), Parked::Parked);
+    assert_eq!(changed(cx, &worker, since).await, Some(true), "parked");
 
     let worker = cx.worker().await;
     let since = mark(cx).await;

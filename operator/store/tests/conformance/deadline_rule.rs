@@ -21,13 +21,15 @@ const RUNS: usize = 60;
 #[derive(Clone, Debug)]
 struct Row {
     state: &'static str,
-    /// Of the cancel's request, of its delivery, of the lease, of scheduling, of attach.
-    times: [Option<i64>; 5],
+    /// Of the cancel's request, of its delivery, of the suspend's request, of its delivery, of the lease, of scheduling,
+    /// of attach.
+    times: [Option<i64>; 7],
     head_at: i64,
     /// Whether the current attempt committed the head.
     is_own_head: bool,
-    /// Of the lease that was granted, of the heartbeat timeout, of the start and the progress deadline, in milliseconds.
-    lengths: [i64; 4],
+    /// Of the lease that was granted, of the heartbeat timeout, of the start and the progress deadline, of the time to
+    /// park, in milliseconds.
+    lengths: [i64; 5],
     /// The gateway that last renewed the lease, of those that [`put_gateways`] stores; 0 is none.
     gateway: u8,
 }
@@ -36,9 +38,9 @@ struct Row {
 fn row() -> impl Strategy<Value = Row> {
     let state = prop::sample::select(&["reserved", "created", "attached", "ended"][..]);
     let time = || prop::sample::select(&[5, 20, 45, 120][..]);
-    let times = prop::array::uniform5(prop::option::of(time()));
+    let times = prop::array::uniform7(prop::option::of(time()));
     let length = || prop::sample::select(&[10_000, 30_000, 3_600_000][..]);
-    (state, times, time(), any::<bool>(), prop::array::uniform4(length()), 0..4_u8).prop_map(
+    (state, times, time(), any::<bool>(), prop::array::uniform5(length()), 0..4_u8).prop_map(
         |(state, times, head_at, is_own_head, lengths, gateway)| Row {
             state,
             times,
@@ -54,12 +56,16 @@ impl Row {
     /// What makes the run's row, and its attempt's, so.
     fn statements(&self, cx: &TestContext, run: &RunRecord, now: i64) -> [String; 2] {
         let Self { state, times, head_at, is_own_head, lengths, gateway } = self;
-        let [lease, heartbeat, start, progress] = lengths;
+        let [lease, heartbeat, start, progress, park] = lengths;
         let gateway = gateway_id(cx, *gateway);
         let at = |ago: &Option<i64>| ago.map_or("NULL".into(), |ago| (now - ago * 1_000).to_string());
-        let [requested, told, renewed, scheduled, attached] = times.each_ref().map(at);
-        let told = if times[0].is_some() { told } else { "NULL".into() };
-        let attached = if *state == "attached" { at(&times[4].or(Some(45))) } else { attached };
+        let [requested, told, suspended, told_of_suspend, renewed, scheduled, attached] =
+            times.each_ref().map(at);
+        let if_requested = |is: bool, told| if is { told } else { "NULL".into() };
+        let told = if_requested(times[0].is_some(), told);
+        let (suspend, told_of_suspend) =
+            (times[2].is_some(), if_requested(times[2].is_some(), told_of_suspend));
+        let attached = if *state == "attached" { at(&times[6].or(Some(45))) } else { attached };
         let (head_at, head_attempt) = (now - head_at * 1_000, if *is_own_head { 1 } else { 0 });
         let of_attempt = format!("scheduled_at = {scheduled}, attached_at = {attached}");
         let uid = &run.object_uid;
@@ -67,7 +73,8 @@ impl Row {
             format!(
                 "UPDATE runs SET created_at = {now} - 7200000, lease_gateway = {gateway}, \
                  attempt_state = '{state}', {of_attempt}, cancel_requested_at = {requested}, \
-                 cancel_told_at = {told}, lease_renewed_at = {renewed}, lease_ms = {lease}, \
+                 cancel_told_at = {told}, suspend = {suspend}, suspend_requested_at = {suspended}, \
+                 suspend_told_at = {told_of_suspend}, suspend_ms = {park}, lease_renewed_at = {renewed}, lease_ms = {lease}, \
                  heartbeat_ms = {heartbeat}, start_ms = {start}, progress_ms = {progress}, head_at = {head_at}, \
                  head_attempt = {head_attempt} WHERE object_uid = '{uid}'"
             ),
@@ -83,7 +90,7 @@ async fn the_poll_and_the_record_name_the_same_deadline(cx: &TestContext) {
     let mut runner = TestRunner::deterministic();
     let worker = cx.worker().await;
     cx.commit_turn(&worker, 1).await;
-    let mut found = [0; 5];
+    let mut found = [0; 6];
     // The gateways have beaten for long, and for less than some deadlines.
     for beating in [3_600, 35] {
         let now = cx.run_of(&worker).await.now.as_millisecond();
@@ -212,6 +219,6 @@ async fn a_store_that_is_often_unavailable_still_finds_a_hung_worker(cx: &TestCo
 }
 
 fn first_expired(record: &RunRecord) -> Option<Deadline> {
-    let all = [Deadline::Cancel, Deadline::Lease, Deadline::Start, Deadline::Progress];
+    let all = [Deadline::Cancel, Deadline::Suspend, Deadline::Lease, Deadline::Start, Deadline::Progress];
     all.into_iter().find(|deadline| record.is_expired(*deadline))
 }

@@ -22,12 +22,12 @@ on_every_engine! {
     a_lease_remembers_the_gateway_that_renewed_it_for_a_heartbeat,
 }
 
-const SHORT: i64 = 200;
+pub const SHORT: i64 = 200;
 
 /// Longer than a deadline of [`SHORT`], in ms.
-const WAIT: u64 = 290;
+pub const WAIT: u64 = 290;
 
-fn short(deadlines: Deadlines) -> NewRun {
+pub fn short(deadlines: Deadlines) -> NewRun {
     NewRun { deadlines, ..new_run() }
 }
 
@@ -36,7 +36,7 @@ async fn pulse(cx: &TestContext) -> DeadlinePoll {
 }
 
 /// The expired deadline of this run's attempt.
-async fn expired(cx: &TestContext, object_uid: &str) -> Option<Deadline> {
+pub async fn expired(cx: &TestContext, object_uid: &str) -> Option<Deadline> {
     cx.record_gateway_heartbeat().await.unwrap();
     let pulse = pulse(cx).await;
     let mine: Vec<_> = pulse.expired.iter().filter(|expired| expired.object.uid == object_uid).collect();
@@ -50,7 +50,7 @@ async fn expired(cx: &TestContext, object_uid: &str) -> Option<Deadline> {
 }
 
 /// Waits up to 5 s for a deadline of this run to expire.
-async fn wait_for_expiry(cx: &TestContext, object_uid: &str) -> Deadline {
+pub async fn wait_for_expiry(cx: &TestContext, object_uid: &str) -> Deadline {
     for _ in 0..200 {
         if let Some(deadline) = expired(cx, object_uid).await {
             return deadline;
@@ -62,7 +62,7 @@ async fn wait_for_expiry(cx: &TestContext, object_uid: &str) -> Deadline {
 
 /// Asserts that nothing has expired within `length` ms of `from`, by the store's clock. If the machine was too slow to look
 /// within that time, the case proves nothing and passes.
-async fn assert_not_expired(cx: &TestContext, object_uid: &str, from: Option<Timestamp>, length: i64) {
+pub async fn assert_not_expired(cx: &TestContext, object_uid: &str, from: Option<Timestamp>, length: i64) {
     let found = expired(cx, object_uid).await;
     let waited = cx.run_by_uid(object_uid).await.now.duration_since(from.unwrap());
     assert!(found.is_none() || waited.as_millis() > length.into(), "{found:?} after {waited:?}");
@@ -217,7 +217,7 @@ async fn a_shorter_lease_applies_after_the_granted_one_ends(cx: &TestContext) {
 
 async fn an_ended_attempt_has_no_deadlines(cx: &TestContext) {
     cx.record_gateway_heartbeat().await.unwrap();
-    let all = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 };
+    let all = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1, suspend_ms: 1 };
     let worker = cx.start_worker(&cx.create(&short(all)).await).await;
     recorded(cx.record_scheduled(worker.run, 1, "node-a").await.unwrap());
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
@@ -231,7 +231,7 @@ async fn an_ended_attempt_has_no_deadlines(cx: &TestContext) {
 
 async fn a_finished_run_has_no_deadlines(cx: &TestContext) {
     cx.record_gateway_heartbeat().await.unwrap();
-    let all = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 };
+    let all = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1, suspend_ms: 1 };
     let worker = cx.start_worker(&cx.create(&short(all)).await).await;
     cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
     cx.request_cancel(worker.run).await.unwrap();

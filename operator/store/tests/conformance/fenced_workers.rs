@@ -1,9 +1,10 @@
 //! A worker whose attempt has ended cannot write anything, whatever it tries and however late.
 
 use dalsegno_model::{
-    Acknowledged, Attached, Claimed, Class, Committed, Completed, HeartbeatAnswer, NextStep, OnPrior,
+    Acknowledged, Attached, Claimed, Class, Committed, Completed, HeartbeatAnswer, NextStep, OnPrior, Parked,
+    Written,
 };
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{Policy, RecordOp};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -16,6 +17,8 @@ on_every_engine! {
     after_abandonment_every_write_is_fenced,
     after_adoption_every_write_is_fenced,
     after_an_acknowledged_cancel_every_write_is_fenced,
+    after_a_park_every_write_is_fenced,
+    after_a_park_that_acknowledged_a_cancel_every_write_is_fenced,
 }
 
 /// A worker that has committed a turn and has an open call.
@@ -48,6 +51,10 @@ async fn assert_fenced(cx: &TestContext, fenced: &Worker) {
         let settled = cx.settle(&fenced.settle(id)).await.unwrap();
         assert!(matches!(settled, Completed::Fenced), "{settled:?}");
     }
+    let operations = vec![RecordOp::Delete { space: "s".into(), key: "k".into() }];
+    let written = cx.write_records(&fenced.record_batch(operations)).await.unwrap();
+    assert_eq!(written, Written::Fenced);
+    assert_eq!(cx.park(&fenced.park()).await.unwrap(), Parked::Fenced);
     let attached = cx.attach(fenced.run, &fenced.pod_uid, &fenced.capability).await.unwrap();
     assert!(!matches!(attached, Attached::Ok(_) | Attached::Spent), "{attached:?}");
     assert!(!cx.is_current(fenced.run, &fenced.capability).await.unwrap());
@@ -115,5 +122,26 @@ async fn after_an_acknowledged_cancel_every_write_is_fenced(cx: &TestContext) {
     cx.request_cancel(fenced.run).await.unwrap();
     let acknowledged = cx.acknowledge_cancel(fenced.run, &fenced.capability).await.unwrap();
     assert_eq!(acknowledged, Acknowledged::Cancelled);
+    assert_fenced(cx, &fenced).await;
+}
+
+async fn after_a_park_every_write_is_fenced(cx: &TestContext) {
+    let fenced = busy_worker(cx, &new_run()).await;
+    cx.suspend(fenced.run).await.unwrap();
+    assert_eq!(cx.park(&fenced.park()).await.unwrap(), Parked::Parked);
+    assert_fenced(cx, &fenced).await;
+    assert_eq!(cx.acknowledge_cancel(fenced.run, &fenced.capability).await.unwrap(), Acknowledged::Fenced);
+    let run = cx.resume(fenced.run).await.unwrap();
+    assert_fenced(cx, &fenced).await;
+    let next = cx.start_worker(&run).await;
+    assert_fenced(cx, &fenced).await;
+    cx.start_call(&next, "open", Policy::RetrySameKey).await;
+    cx.commit_turn(&next, 2).await;
+}
+
+async fn after_a_park_that_acknowledged_a_cancel_every_write_is_fenced(cx: &TestContext) {
+    let fenced = busy_worker(cx, &new_run()).await;
+    cx.request_cancel(fenced.run).await.unwrap();
+    assert_eq!(cx.park(&fenced.park()).await.unwrap(), Parked::Parked);
     assert_fenced(cx, &fenced).await;
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 /// Deadlines that no test reaches.
 pub const LONG_DEADLINES: Deadlines =
-    Deadlines { heartbeat_ms: 600_000, start_ms: 600_000, progress_ms: 600_000 };
+    Deadlines { heartbeat_ms: 600_000, start_ms: 600_000, progress_ms: 600_000, suspend_ms: 600_000 };
 
 pub fn person_settles(run: RunId, id: &str) -> Settle {
     Settle {

@@ -80,7 +80,7 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
     let (pod, other) = (pod(&cx.run_of(worker).await), PodRecord { uid: "another".into(), ..pod_of(run) });
     let requested_by = RequestedBy { manager: Some("kubectl".into()), reason: Some("enough".into()) };
     let reset = BudgetReset { observed: 0, to: 1, requested_by: requested_by.clone() };
-    let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3 };
+    let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3, suspend_ms: 3 };
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch, to, reason: "it went astray".into(), actor: "ada".into() };
     let rewound = match cx.rewind(run, &rewind).await.unwrap() {
@@ -103,6 +103,8 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
         ),
         ("keep a template", record(cx.put_revision(run, 1, &template("template", "{}")).await.unwrap())),
         ("request a cancel", cx.store.request_cancel(run, &requested_by).await.unwrap()),
+        ("suspend", cx.store.suspend(run, &requested_by).await.unwrap()),
+        ("resume", cx.store.resume(run, &requested_by).await.unwrap()),
         ("grant a budget", cx.store.reset_budget(run, &reset).await.unwrap()),
         ("set deadlines", cx.set_deadlines(run, &deadlines).await.unwrap()),
         ("go back", rewound),

@@ -120,7 +120,8 @@ async fn adoption_applies_the_new_objects_settings(cx: &TestContext) {
     for (generation, observed) in [(1, 3), (5, 5)] {
         let new = NewRun { reset_generation: 3, ..new_run() };
         cx.create(&new).await;
-        let deadlines = Deadlines { heartbeat_ms: 1_001, start_ms: 1_002, progress_ms: 1_003 };
+        let deadlines =
+            Deadlines { heartbeat_ms: 1_001, start_ms: 1_002, progress_ms: 1_003, suspend_ms: 1_003 };
         let later = NewRun { reset_generation: generation, deadlines, ..namesake(&new, OnPrior::Adopt) };
         let run = cx.create(&later).await;
         assert_eq!((run.deadlines, run.observed_reset_generation), (deadlines, observed));

@@ -52,7 +52,7 @@ async fn a_lower_generation_grants_nothing(cx: &TestContext) {
 
 async fn new_deadlines_apply_at_once(cx: &TestContext) {
     let worker = cx.worker().await;
-    let deadlines = Deadlines { heartbeat_ms: 7_000, start_ms: 8_000, progress_ms: 9_000 };
+    let deadlines = Deadlines { heartbeat_ms: 7_000, start_ms: 8_000, progress_ms: 9_000, suspend_ms: 9_000 };
     let run = cx.set_deadlines(worker.run, &deadlines).await.unwrap();
     assert_eq!(run.deadlines, deadlines);
     assert_eq!(cx.commit_turn(&worker, 1).await.signals.lease_ms, 7_000);

@@ -5,7 +5,8 @@ use std::process::Output;
 use std::sync::Arc;
 
 use dalsegno_model::{
-    Acknowledged, Class, Commit, Committed, Completed, Read as _, Rewound, RunRecord, Worker as _, Written,
+    Acknowledged, Class, Commit, Committed, Completed, Parked, Read as _, Rewound, RunRecord, Worker as _,
+    Written,
 };
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use dalsegno_store::sqlite::Sqlite;
@@ -99,6 +100,13 @@ pub async fn write_one_of_each(folder: &Path) {
     assert!(matches!(cx.rewind(run, &rewind).await.unwrap(), Rewound::Done(_)));
     print_line("ack rewind");
     let worker = begin(cx.run_of(&worker).await).await;
+    cx.suspend(run).await.unwrap();
+    print_line("ack suspend");
+    assert_eq!(cx.park(&worker.park()).await.unwrap(), Parked::Parked);
+    print_line("ack park");
+    let resumed = cx.resume(run).await.unwrap();
+    print_line("ack resume");
+    let worker = begin(resumed).await;
     ok(cx.finish(&worker.finish()).await.unwrap());
     print_line("ack finish");
     let another = cx.run().await;

@@ -97,7 +97,7 @@ async fn every_write_is_synced_before_it_is_answered() {
         return write_one_of_each(&folder).await;
     }
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(synced_before_each_answer(&traced(THIS, folder.path())), Ok(23));
+    assert_eq!(synced_before_each_answer(&traced(THIS, folder.path())), Ok(28));
 }
 
 /// The file system of 1 MiB belongs to the child and ends with it.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use dalsegno_model::{
-    Attached, BoundaryId, Class, Commit, Committed, Completed, Deadlines, OnPrior, Retention, Rewind, Rewound,
+    Attached, BoundaryId, Class, Commit, Committed, Completed, Deadlines, OnPrior, Parked, Retention, Rewind,
+    Rewound,
 };
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::postgres::Postgres;
@@ -27,6 +28,32 @@ async fn a_commit_is_one_round_trip() {
         let before = proxy.round_trips();
         cx.commit_turn(&worker, turn).await;
         assert_eq!(proxy.round_trips() - before, 1, "turn {turn}");
+    }
+}
+
+/// The time of the report is written by the same statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_commit_or_a_heartbeat_that_reports_a_suspend_is_one_round_trip() {
+    let (direct, url) = fresh().await;
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&proxy.url()).await;
+    let worker = cx.worker().await;
+    let heartbeat = async || cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    // Each statement is prepared once per connection.
+    heartbeat().await;
+    cx.commit_turn(&worker, 1).await;
+    for turn in 2..=5 {
+        direct.suspend(worker.run).await.unwrap();
+        let before = proxy.round_trips();
+        if turn % 2 == 0 {
+            assert!(cx.commit_turn(&worker, turn).await.signals.suspend);
+            heartbeat().await;
+        } else {
+            heartbeat().await;
+            assert!(cx.commit_turn(&worker, turn).await.signals.suspend);
+        }
+        assert_eq!(proxy.round_trips() - before, 2, "turn {turn}");
+        assert!(direct.resume(worker.run).await.unwrap().suspend.is_none());
     }
 }
 
@@ -125,6 +152,13 @@ async fn a_transition_is_three_round_trips_and_two_where_nothing_changes() {
         ("end and reserve", 3),
         ("end again", 2),
         ("settle: it reads the call too", 4),
+        ("suspend", 3),
+        ("suspend again", 2),
+        ("attach again: the first report of the suspend", 4),
+        ("attach again, and the suspend was reported", 1),
+        ("park", 3),
+        ("park again", 2),
+        ("resume", 3),
         ("request a cancel", 3),
         ("finish", 3),
         ("adopt: looks before and after", 5),
@@ -193,6 +227,25 @@ async fn life(cx: &TestContext, proxy: &Proxy) -> Vec<(&'static str, u64)> {
     count(Some("end again"));
     cx.settle(&person_settles(run.id, "pay")).await.unwrap();
     count(Some("settle: it reads the call too"));
+    let worker = cx.start_worker(&cx.run_by_uid(&new.object_uid).await).await;
+    count(None);
+    for call in ["suspend", "suspend again"] {
+        cx.suspend(run.id).await.unwrap();
+        count(Some(call));
+    }
+    for call in
+        ["attach again: the first report of the suspend", "attach again, and the suspend was reported"]
+    {
+        attached(cx.attach(run.id, &worker.pod_uid, &worker.capability).await.unwrap());
+        count(Some(call));
+    }
+    let park = worker.park();
+    for call in ["park", "park again"] {
+        assert_eq!(cx.park(&park).await.unwrap(), Parked::Parked);
+        count(Some(call));
+    }
+    cx.resume(run.id).await.unwrap();
+    count(Some("resume"));
     cx.request_cancel(run.id).await.unwrap();
     count(Some("request a cancel"));
     let worker = cx.start_worker(&cx.run_by_uid(&new.object_uid).await).await;

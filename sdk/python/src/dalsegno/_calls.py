@@ -29,12 +29,18 @@ class _Claim:
         id: str = self.fields["claimId"]
         return id
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether the tool may run again if its outcome is unknown."""
+        return self.fields["policy"] not in ("probe", "ask")
+
 
 class Calls:
     """The calls of this process that are not over yet.
 
-    Invariant: there is one claim for each call id. It is dropped when the call is over, or when the gateway refused its
-    bytes. After any other failure the gateway may have heard it, so the same bytes are sent again.
+    Invariant: there is one claim for each call id. It is dropped when the call is over, when the gateway refused its
+    bytes, or when another claim holds the call. After any other failure the gateway may have heard it, so the same
+    bytes are sent again.
     """
 
     def __init__(self, transport: Transport, key_prefix: str) -> None:
@@ -49,8 +55,9 @@ class Calls:
         call, go = answer["call"], answer["verdict"] == "go"
         state, result = call["state"], call.get("result")
         may_have_run = go and next(claim.runs) > 0
-        repeatable = claim.fields["policy"] not in ("probe", "ask")
-        if state == "started" and (answer["verdict"] == "uncertain" or (may_have_run and not repeatable)):
+        if answer["verdict"] == "uncertain":
+            self._drop(id, claim)  # another claim holds the call
+        if state == "started" and (answer["verdict"] == "uncertain" or (may_have_run and not claim.repeatable)):
             raise Uncertain(call)
         if go:
             state, result = _run_tool(tool, call)
@@ -59,6 +66,10 @@ class Calls:
         if state == "completed":
             return result
         raise (CallFailed if state == CallFailed.outcome else KeyRefused)(result)
+
+    def has_open(self) -> bool:
+        """Whether a call of this process that must not be made twice has no known outcome."""
+        return any(not claim.repeatable for claim in list(self._claims.values()))
 
     def complete(self, id: str, outcome: str, result: Any) -> None:
         """Records how the tool of a claimed call ended. Errors: `KeyError` where this process has no such claim."""
@@ -89,10 +100,14 @@ class Calls:
         try:
             return self._transport.send(f"{_path(id)}/claim", claim.fields)
         except Refused as refused:
-            # Another thread may have dropped this claim and made its own by now.
-            if refused.code in ("INVALID", "TOO_LARGE") and self._claims.get(id) is claim:
-                self._claims.pop(id, None)
+            if refused.code in ("INVALID", "TOO_LARGE"):
+                self._drop(id, claim)
             raise
+
+    def _drop(self, id: str, claim: _Claim) -> None:
+        """Drops a claim that the gateway has not accepted. Another thread may have made its own by now."""
+        if self._claims.get(id) is claim:
+            self._claims.pop(id, None)
 
     def _send_result(self, id: str, claim: _Claim, outcome: str, result: Any) -> None:
         self._transport.send(f"{_path(id)}/complete", {"claimId": claim.id, "outcome": outcome, "result": result})

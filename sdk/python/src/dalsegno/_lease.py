@@ -19,7 +19,10 @@ class Lease:
 
     def __init__(self) -> None:
         self.ended = False
-        """Whether this process has ended the run itself. Then heartbeats stop, and the refusal of one is no fence."""
+        """Whether this process has ended its attempt. Then heartbeats stop, and the refusal of one is no fence."""
+        self.parking = False
+        """Whether a park is sent and not answered. Heartbeats go on, and the refusal of one says nothing: the answer to
+        the park says whether the attempt is over."""
         self._seconds: float = 0  # 0 until an answer names it
         self._shortened = threading.Semaphore(0)
 
@@ -38,6 +41,6 @@ class Lease:
 
     def _keep(self, beat: Callable[[], object], interval: float) -> None:
         while not self.ended:  # the first heartbeat is sent at once: it binds the lease
-            with suppress(Refused):  # this process ended the run meanwhile
+            with suppress(Refused):  # this process ended its attempt meanwhile, or is parking
                 beat()
             self._shortened.acquire(timeout=min(interval, self._seconds / 3 or interval))

@@ -58,7 +58,8 @@ class Run:
     cancelled: bool
     """Whether a person asks to cancel the run, as of the latest answer. `check` acknowledges it."""
     suspending: bool
-    """Reserved: the gateway does not ask for it yet."""
+    """Whether a person has suspended the run: complete every open call with the policy `probe` or `ask`, commit or drop
+    the current step, then `park` and exit. It becomes false again if the suspend is lifted."""
 
     def __init__(self, heartbeat: bool = True, sigterm: bool = True) -> None:
         """Attaches: waits until the gateway lets this pod in, and takes over the run.
@@ -196,11 +197,43 @@ class Run:
         self._transport.send("finish", {"commitId": str(uuid.uuid4()), "finish": {"outcome": outcome, **more}})
         self._lease.ended = True
 
+    def park(self) -> bool:
+        """Ends the attempt of a suspended run; returns whether the attempt is over.
+
+        If it is over, exit with 0: the gateway accepts nothing more from this process, and a later attempt continues
+        after the head. If nobody suspends the run any more, the attempt goes on. If the run was cancelled, the park
+        acknowledges the cancel.
+
+        Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown: of an earlier attempt's call,
+        or of a call of this process with the policy `probe` or `ask`. Then the attempt goes on.
+        """
+        self._lease.parking = True
+        try:
+            answer = self._transport.send("park", {"parkId": str(uuid.uuid4())})
+            parked: bool = answer["result"] == "parked"
+            if parked:
+                self._lease.ended = True
+            else:
+                self.suspending = False
+            return parked
+        finally:
+            self._lease.parking = False
+
     def check(self) -> None:
-        """Call it between two steps. It acknowledges a cancel and exits with 0, or exits with 143 after SIGTERM."""
+        """Call it between two steps. It exits with 0 after a cancel or a suspend, and with 143 after SIGTERM.
+
+        It acknowledges a cancel. It parks a suspended run, and returns if the suspend was lifted. It also returns if
+        calls of an earlier attempt are unsettled: the next step claims or settles them, and the check after that step
+        parks.
+
+        Errors: as `park`, if this process has an open call with the policy `probe` or `ask`. An agent with such calls
+        completes them when `suspending` becomes true.
+        """
         if self.cancelled:
             self._lease.ended = True
             self._transport.send("cancelled")
+            sys.exit(0)
+        if self.suspending and self._park_between_steps():
             sys.exit(0)
         if self.stopping:
             sys.exit(_leave.SIGTERM_EXIT_CODE)
@@ -211,6 +244,15 @@ class Run:
         fatal: more attempts would not help; the run is held for a person.
         """
         _leave.fail(message, fatal)
+
+    def _park_between_steps(self) -> bool:
+        """As `park`. Calls of an earlier attempt that are unsettled are no error: the next step handles them."""
+        try:
+            return self.park()
+        except Refused as refused:
+            if refused.code != "UNSETTLED_CALLS" or self._calls.has_open():
+                raise
+            return False
 
     def _take_over(self, answer: dict[str, Any]) -> None:
         """Reads where to go on from the answer to attach. A state too large for that answer is fetched."""
@@ -237,7 +279,8 @@ class Run:
 
     def _on_refusal(self, name: str, refusal: Refusal) -> None:
         """Ends the process, raises `Refused`, or returns to have the request sent again: see `react`."""
-        reaction = react(name, refusal, self._lease.ended)
+        ends_itself = self._lease.parking or self._lease.ended  # in this order: a park marks the end before it is over
+        reaction = react(name, refusal, ends_itself)
         if reaction is Reaction.EXIT:
             _leave.exit_over(refusal.code, refusal.detail)
         if reaction is Reaction.RAISE:

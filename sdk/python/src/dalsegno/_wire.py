@@ -95,10 +95,10 @@ def classify(status: int, body: bytes) -> Outcome:
 
 
 def react(name: str, refusal: Refusal, ended: bool) -> Reaction:
-    """What follows from the refusal of the request `name`; `ended` says whether this process has ended the run itself.
+    """What follows from the refusal of the request `name`; `ended`: this process ends or has ended its attempt itself.
 
     A code of `OVER` ends the process, whatever the agent would catch. A heartbeat is the exception: its refusal is
-    expected after our own finish or cancel, and any other refusal of it is no answer, so that heartbeats go on.
+    expected after our own finish, cancel or park, and any other refusal of it is no answer, so that heartbeats go on.
     """
     heartbeat = name == "heartbeat"
     if refusal.code in OVER:

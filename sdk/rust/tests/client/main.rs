@@ -8,3 +8,4 @@ mod gateway;
 mod heartbeats;
 mod records;
 mod run;
+mod suspend;

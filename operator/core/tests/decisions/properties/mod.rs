@@ -7,7 +7,7 @@ use dalsegno_core::settings::Settings;
 use dalsegno_core::{
     Decision, Effect, Observed, ObservedPod, ObservedStore, pod, recovery, temporary_holds, worker,
 };
-use dalsegno_crds::{Cause, Summary};
+use dalsegno_crds::{Cause, ConditionType, OperatingMode, Summary, find_condition};
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, RunRecord};
 use proptest::prelude::*;
@@ -44,7 +44,8 @@ proptest! {
             let row = row.unwrap();
             let settings = Settings::of(&given.run, &given.seen.agent);
             prop_assert_eq!(row.attempt.state, AttemptState::Reserved);
-            prop_assert!(row.finish.is_none() && row.cancel.is_none());
+            prop_assert!(row.finish.is_none() && row.cancel.is_none() && row.suspend.is_none());
+            prop_assert_ne!(given.run.spec.operating_mode, Some(OperatingMode::Suspended));
             prop_assert_eq!(temporary_holds::find_hold(row, &settings, &worker::input_text(&given.run)), None);
             prop_assert!(recovery::next_attempt_time(row, &settings).is_none_or(|at| at <= row.now));
             let template = temporary_holds::StartTemplate { revision, pinned: false };
@@ -83,6 +84,13 @@ proptest! {
             let current = row.attempt.pod_uid.as_deref() == Some(uid);
             let lives = row.finish.is_none() && row.attempt.state != AttemptState::Ended;
             prop_assert!(!(current && lives), "it is the current attempt's pod: {}", uid);
+            let parked = row.past.iter().any(|it| {
+                let end = it.end.as_ref().filter(|end| end.cause == Cause::Suspended && end.message.is_empty());
+                let is_just_now = it.ended_at.is_some_and(|at| row.now.duration_since(at).as_secs() < 30);
+                it.pod_uid.as_deref() == Some(uid) && end.is_some() && is_just_now
+            });
+            let exits = own_pods(&given).any(|it| it.uid() == uid && !pod::worker_has_ended(&it.pod));
+            prop_assert!(!(parked && exits), "its worker has parked and has time to exit: {}", uid);
             let own = own_pods(&given).find(|it| it.uid() == uid);
             prop_assert!(own.is_some_and(|it| !it.gone && it.pod.metadata.deletion_timestamp.is_none()));
         }
@@ -104,6 +112,19 @@ proptest! {
         if decision.status.summary == Some(Summary::Held) && decision.effects.iter().all(is_pod_deletion) {
             let again = written.status_written().decide();
             prop_assert!(again.effects.iter().all(is_pod_deletion), "{:?}", descriptions(&again));
+        }
+    }
+
+    #[test]
+    fn a_suspended_run_is_ready_and_needs_nobody(given in strategies::given()) {
+        let status = given.decide().status;
+        let is_written_now = given.decide().effects.iter().all(is_pod_deletion);
+        if is_written_now && consistent_row(&given).is_some() && status.summary == Some(Summary::Suspended) {
+            let is = |kind| find_condition(&status.conditions, kind).map(|it| it.status.as_str());
+            prop_assert_eq!(is(ConditionType::Suspended), Some("True"));
+            prop_assert_eq!(is(ConditionType::Ready), Some("True"));
+            prop_assert_eq!(is(ConditionType::WorkerReady), Some("False"));
+            prop_assert!(status.suspend.is_some());
         }
     }
 

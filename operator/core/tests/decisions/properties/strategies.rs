@@ -2,7 +2,7 @@
 
 use dalsegno_core::{NameHolder, ObservedNode, PodCreateError};
 use dalsegno_crds::Cause;
-use dalsegno_model::{Attempt, AttemptEnd, AttemptState, CancelRow, Class, FinishRow};
+use dalsegno_model::{Attempt, AttemptEnd, AttemptState, Class, FinishRow, SignalRow};
 use dalsegno_protocol::Policy;
 use proptest::collection::vec;
 use proptest::option::of;
@@ -51,7 +51,7 @@ fn change(change: impl FnOnce(Given) -> Given + 'static) -> Change {
 /// The spec and the agent.
 fn spec() -> impl Strategy<Value = Change> {
     let limits = (of(0..5), of(1..5), of(1..5), of(0..5), of(any::<u8>()));
-    let policies = (of(select(vec!["Pin", "Block", "Allow"])), any::<bool>(), of(0..3_i64), 0..5, 0..5);
+    let policies = (of(select(vec!["Pin", "Block", "Allow"])), any::<bool>(), of(0..3_i64), 0..5, 0..6);
     (limits, policies).prop_map(
         |((crashes, loops, in_a_row, total, delay), (policy, fail, reset, agent, other))| {
             change(move |mut given| {
@@ -75,6 +75,7 @@ fn spec() -> impl Strategy<Value = Change> {
                 match other {
                     0 => given.cancelled(),
                     1 => given.edited(),
+                    3 => given.suspended(),
                     2 => given.spec(json!({ "retention": { "keepPods": 0, "retentionDays": 7, "keepLast": 5, "ttlSecondsAfterFinished": 60 } })),
                     _ => given,
                 }
@@ -87,11 +88,12 @@ fn spec() -> impl Strategy<Value = Change> {
 fn row() -> impl Strategy<Value = Change> {
     let attempts = (attempt().boxed(), vec(past().boxed(), 0..4), 1..6_i32);
     let head = of((0..9_i32, select(vec!['a', 'b']), instant()));
-    let ends = (of((instant(), of(instant()))), of((outcome(), instant(), text())), lifecycle());
+    let signal = || of((instant(), of(instant())));
+    let ends = ((signal(), signal()), of((outcome(), instant(), text())), lifecycle());
     let rest = (counters(), beat(), any::<bool>(), 0..4_i32);
     let undone = prop_oneof![4 => Just(0), 1 => 1..4_i32];
     (attempts, head, ends, (rest, undone)).prop_map(
-        |((attempt, past, number), head, (cancel, finish, lifecycle), (rest, undone))| {
+        |((attempt, past, number), head, ((cancel, suspend), finish, lifecycle), (rest, undone))| {
             change(move |given| {
                 let mut given = given.reserved(number);
                 if let Some((turn, image, at)) = head {
@@ -103,7 +105,8 @@ fn row() -> impl Strategy<Value = Change> {
                 let row = &mut given.row;
                 row.attempt = Attempt { number, ..attempt };
                 row.past = (1..number).rev().zip(past).map(|(number, it)| Attempt { number, ..it }).collect();
-                row.cancel = cancel.map(|(requested_at, told_at)| CancelRow { requested_at, told_at });
+                let signal = |(requested_at, told_at)| SignalRow { requested_at, told_at };
+                (row.cancel, row.suspend) = (cancel.map(signal), suspend.map(signal));
                 row.finish = finish.map(|(outcome, at, message)| FinishRow {
                     outcome,
                     at,
@@ -153,11 +156,16 @@ fn attempt() -> impl Strategy<Value = Attempt> {
 
 fn past() -> impl Strategy<Value = Attempt> {
     let node = of(Just("n1".to_owned()));
-    (end(), instant(), of(instant()), of(verdict()), node).prop_map(
-        |(end, ended, attached, identity, node)| Attempt {
+    let parked = prop_oneof![4 => Just(false), 1 => Just(true)];
+    (end(), instant(), of(instant()), of(verdict()), (node, of(1..6), parked)).prop_map(
+        |(end, ended, attached, identity, (node, pod, parked))| Attempt {
             node,
             state: AttemptState::Ended,
-            end: Some(end),
+            pod_uid: pod.map(|n: i32| format!("pod-{n}")),
+            end: Some(match parked {
+                true => AttemptEnd { cause: Cause::Suspended, message: String::new(), ..end },
+                false => end,
+            }),
             ended_at: Some(ended),
             attached_at: attached,
             turn_at_end: Some(3),

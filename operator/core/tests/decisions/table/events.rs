@@ -129,15 +129,8 @@ fn the_events_of_a_run_without_a_turn_name_no_turn_0() {
 
 #[test]
 fn the_event_of_a_cancel_says_who_cancelled_and_why() {
-    let note = |mut given: Given, reason: Option<&str>| {
-        let entry = json!([{ "manager": "kubectl-patch", "operation": "Update", "time": "2026-05-01T00:00:00Z",
-            "fieldsType": "FieldsV1", "apiVersion": "dalsegno.dev/v1alpha1",
-            "fieldsV1": { "f:spec": { "f:operatingMode": {} } } }]);
-        given.run.metadata.managed_fields = serde_json::from_value(entry).unwrap();
-        let reason = reason.map(|it| [("dalsegno.dev/reason".to_owned(), it.to_owned())].into());
-        given.run.metadata.annotations = reason;
-        given.decide().events.remove(0)
-    };
+    let note =
+        |given: Given, reason: Option<&str>| given.operating_mode_written(reason).decide().events.remove(0);
     let cancelled = || attached().cancelled();
     let by_worker = note(cancelled().acknowledged(1).cancelled_end(), Some("it reads the wrong mailbox"));
     assert_eq!(

@@ -19,6 +19,7 @@ mod reserved;
 mod run_queue;
 mod starting;
 mod status;
+mod suspend;
 mod temporary_holds;
 mod versions;
 mod worker_pod;
@@ -37,6 +38,7 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
         reserved::cases(),
         holds::cases(),
         starting::cases(),
+        suspend::cases(),
         avoided_nodes::cases(),
     ];
     let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();

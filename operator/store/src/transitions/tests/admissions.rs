@@ -6,7 +6,9 @@ use super::*;
 use crate::reads::CallRow;
 use dalsegno_format::seal::{BodyDigest, PayloadCipher};
 use dalsegno_model::audit::kind;
-use dalsegno_model::{Acknowledged, Attached, Committed, Completed, Created, Settle, SettledBy};
+use dalsegno_model::{
+    Acknowledged, Attached, Committed, Completed, Created, Park, Parked, Settle, SettledBy,
+};
 
 #[test]
 fn an_attach_is_checked_in_order() {
@@ -76,14 +78,61 @@ fn a_cancel_is_acknowledged_by_its_worker_and_again_by_the_same() {
     let after = changed(requested.clone(), |run| {
         (run.capability, run.last_capability) = (None, Some(Hash(INSTANCE)));
     });
+    let after_a_park = changed(after.clone(), |run| run.park_id = Some(Uuid::nil()));
     let cases = [
         (attached(), Acknowledged::NotRequested),
         (of(Lifecycle::Finished, requested), Acknowledged::Finished),
         (changed(attached(), |run| run.capability = None), Acknowledged::Fenced),
         (of(Lifecycle::Finished, after), Acknowledged::Cancelled),
+        (of(Lifecycle::Finished, after_a_park.clone()), Acknowledged::Fenced),
+        (after_a_park, Acknowledged::Fenced),
     ];
     for (rows, expected) in cases {
         let Decision { write, answer } = decide(&acknowledge, &rows);
+        assert_eq!(answer, expected);
+        assert!(write.is_empty());
+    }
+}
+
+#[test]
+fn a_park_ends_the_attempt_or_is_refused_for_the_first_reason() {
+    let park = Park { run: Uuid::from_u128(1), capability: INSTANCE, park_id: Uuid::from_u128(7) };
+    let suspended = changed(attached(), |run| (run.suspend, run.suspend_requested_at) = (true, Some(1)));
+    let Decision { write, answer } = decide(&park, &suspended);
+    assert_eq!((answer, write.is_change), (Parked::Parked, true));
+    assert_eq!(kinds(&write), [kind::ENDED, kind::RESERVED]);
+    assert_eq!((value(&write, "epoch"), write.reserved[0].number), (Some(&Value::Integer(Some(2))), 2));
+    for (column, expected) in [("capability", None), ("last_capability", Some(INSTANCE.to_vec()))] {
+        assert_eq!(value(&write, column), Some(&Value::Bytes(expected)), "{column}");
+    }
+    assert_eq!(value(&write, "suspend"), None, "only a person lifts the suspend");
+
+    let cancelled = changed(suspended.clone(), |run| run.cancel_requested_at = Some(1));
+    let Decision { write, answer } = decide(&park, &cancelled);
+    assert_eq!((answer, kinds(&write), write.is_change), (Parked::Parked, vec![kind::CANCELLED], true));
+    assert!(write.reserved.is_empty());
+
+    let retried = changed(suspended.clone(), |run| {
+        (run.capability, run.last_capability) = (None, Some(Hash(INSTANCE)));
+        run.park_id = Some(park.park_id);
+    });
+    let unsettled = changed(suspended.clone(), |run| run.unsettled_retry_same_key = 1);
+    let open = |rows| changed(rows, |run| run.own_open_calls = 1);
+    let cases = [
+        (retried.clone(), Parked::Parked),
+        (of(Lifecycle::Deleted, retried.clone()), Parked::Parked),
+        (changed(retried.clone(), |run| run.park_id = Some(Uuid::nil())), Parked::Fenced),
+        (changed(retried.clone(), |run| run.park_id = None), Parked::Fenced),
+        (changed(retried, |run| run.last_capability = Some(Hash([8; 32]))), Parked::Fenced),
+        (of(Lifecycle::Finished, open(unsettled.clone())), Parked::Finished),
+        (open(unsettled), Parked::UnsettledCalls),
+        (changed(suspended.clone(), |run| run.keys_refused = 1), Parked::UnsettledCalls),
+        (open(suspended), Parked::OpenCalls),
+        (open(attached()), Parked::OpenCalls),
+        (attached(), Parked::Ready),
+    ];
+    for (rows, expected) in cases {
+        let Decision { write, answer } = decide(&park, &rows);
         assert_eq!(answer, expected);
         assert!(write.is_empty());
     }

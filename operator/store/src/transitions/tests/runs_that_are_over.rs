@@ -26,7 +26,7 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
     let rewind = Rewind { epoch: 1, to, reason: String::new(), actor: "ada".into() };
     let identified = PodRecord { identity: Some(identity()), ..pod() };
     let template = Template { hash: "hash".into(), document: "{}".into() };
-    let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1 };
+    let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1, suspend_ms: 1 };
     vec![
         ("end, reserve", decide(&ending(NextStep::Reserve), rows).write),
         ("end, nothing", decide(&ending(NextStep::Nothing), rows).write),
@@ -35,6 +35,8 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
         ("record a node", decide(&RecordScheduled { attempt: 1, node: "node".into() }, rows).write),
         ("record an identity", decide(&RecordIdentity { attempt: 1, identity: identity() }, rows).write),
         ("request a cancel", decide(&RequestCancel { requested_by: RequestedBy::default() }, rows).write),
+        ("suspend", decide(&Suspend { requested_by: RequestedBy::default() }, rows).write),
+        ("resume", decide(&Resume { requested_by: RequestedBy::default() }, rows).write),
         (
             "reset",
             decide(
@@ -55,6 +57,7 @@ fn no_rule_of_the_operator_changes_a_run_that_is_over() {
         for state in STATES {
             let mut rows = of(lifecycle, with_attempt(state));
             rows.of_run.run.verdict = None;
+            rows.of_run.run.suspend = state == AttemptState::Attached;
             for (rule, write) in every_rule(&rows) {
                 assert!(write.is_empty(), "{lifecycle:?}, {state:?}: {rule}: {write:?}");
             }
@@ -65,8 +68,11 @@ fn no_rule_of_the_operator_changes_a_run_that_is_over() {
 /// Without this, the test above would also pass for rules that never change anything.
 #[test]
 fn every_rule_of_the_operator_but_a_rewind_to_the_head_changes_a_live_run() {
-    for (rule, write) in every_rule(&reserved()) {
-        assert_eq!(write.is_empty(), rule == "rewind", "{rule}");
+    for (suspended, unchanged) in [(false, ["rewind", "resume"]), (true, ["rewind", "suspend"])] {
+        let rows = changed(reserved(), |run| run.suspend = suspended);
+        for (rule, write) in every_rule(&rows) {
+            assert_eq!(write.is_empty(), unchanged.contains(&rule), "suspended: {suspended}: {rule}");
+        }
     }
 }
 

@@ -54,12 +54,15 @@ fn settings_are_not_in_the_audit() {
 fn a_repeated_transition_writes_nothing() {
     let scheduled = changed(with_attempt(AttemptState::Created), |run| run.scheduled_at = Some(1));
     let cancelled = changed(reserved(), |run| run.cancel_requested_at = Some(1));
+    let suspended = changed(attached(), |run| (run.suspend, run.suspend_requested_at) = (true, Some(1)));
     let attach = Attach { pod_uid: "pod".into(), instance: INSTANCE };
     let spent = changed(attached(), |run| (run.spent, run.capability) = (true, Some(Hash([8; 32]))));
     let writes = [
         decide(&RecordPod { attempt: 1, pod: pod() }, &with_attempt(AttemptState::Created)).write,
         decide(&RecordScheduled { attempt: 1, node: "node-b".into() }, &scheduled).write,
         decide(&RequestCancel { requested_by: RequestedBy::default() }, &cancelled).write,
+        decide(&Suspend { requested_by: RequestedBy::default() }, &suspended).write,
+        decide(&Resume { requested_by: RequestedBy::default() }, &attached()).write,
         decide(&SetDeadlines(new_run().deadlines), &reserved()).write,
         decide(&attach, &attached()).write,
         decide(&attach, &spent).write,
@@ -78,6 +81,27 @@ fn an_attach_and_a_refused_process_are_reported_to_the_operator_at_once() {
     let write = decide(&other, &attached()).write;
     assert!(write.is_change);
     assert_eq!((kinds(&write), names(&write.run_columns)), (vec![kind::SPENT], with_audit(&["spent"])));
+}
+
+#[test]
+fn a_suspend_and_a_resume_set_only_the_columns_of_the_suspend() {
+    let suspend = Suspend { requested_by: RequestedBy::default() };
+    let write = decide(&suspend, &attached()).write;
+    let columns = with_audit(&["suspend", "suspend_requested_at"]);
+    assert_eq!(parts(&write), (columns, vec![], vec![kind::SUSPENDED]));
+    assert_eq!(value(&write, "suspend_requested_at"), Some(&Value::Integer(Some(NOW))));
+
+    let told = changed(attached(), |run| {
+        (run.suspend, run.suspend_requested_at, run.suspend_told_at) = (true, Some(1), Some(2));
+    });
+    let write = decide(&Resume { requested_by: RequestedBy::default() }, &told).write;
+    let columns = with_audit(&["suspend", "suspend_requested_at", "suspend_told_at"]);
+    assert_eq!(parts(&write), (columns, vec![], vec![kind::RESUMED]));
+
+    let attach = Attach { pod_uid: "pod".into(), instance: INSTANCE };
+    let untold = changed(told, |run| run.suspend_told_at = None);
+    let write = decide(&attach, &untold).write;
+    assert_eq!(parts(&write), (vec!["suspend_told_at"], vec![], vec![]));
 }
 
 #[test]

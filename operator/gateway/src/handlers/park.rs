@@ -1,0 +1,31 @@
+//! `POST park`: a worker ends its attempt because it was told to suspend.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use dalsegno_model::{Park, Parked};
+use dalsegno_protocol::{ParkRequest, ParkResponse, ParkResult};
+
+use crate::extractors::Worker;
+use crate::gateway::Gateway;
+use crate::limits::request_body;
+use crate::response::{self, ApiProblem};
+
+pub(crate) async fn park(
+    State(gateway): State<Gateway>,
+    worker: Worker,
+    request: Request,
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read(&gateway, &worker, request).await?;
+    let ParkRequest { park_id } = body.parse()?;
+    let park = Park { run: worker.run, capability: worker.capability, park_id };
+    let parked = gateway.call_with_retry("parking a run", || gateway.store.park(&park)).await?;
+    let result = match parked {
+        Parked::Parked => ParkResult::Parked,
+        Parked::Ready => ParkResult::Ready,
+        Parked::UnsettledCalls => return Err(ApiProblem::unsettled_calls()),
+        Parked::OpenCalls => return Err(ApiProblem::open_calls()),
+        Parked::Finished => return Err(ApiProblem::finished()),
+        Parked::Fenced => return Err(ApiProblem::fenced()),
+    };
+    response::ok(&ParkResponse { result })
+}
