@@ -40,7 +40,7 @@ NO_ANSWER = Answer(0, b"")
 
 
 def attached(**more: Any) -> Answer:
-    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "approval": None}
+    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "waits": []}
     return Answer(200, {**fresh, "unsettledCalls": [], "completedCalls": [], "warnings": [], "heartbeatSeconds": 60, **FLAGS, **more})
 
 
