@@ -270,16 +270,3 @@ def test_a_call_that_no_approval_allows_runs_no_tool_and_may_be_made_later(gatew
     assert (status, out, err) == (0, f"{code}\npaid\n", "")
     first, second = [json.loads(text) for text in gateway.bodies("calls/turn-1/claim")]
     assert first["claimId"] != second["claimId"] and second["approval"] == "w2"
-
-
-def test_a_check_leaves_with_0_at_a_limit_of_the_run(gateway: ScriptedGateway) -> None:
-    gateway.script["turns/1"] = [Answer(200, {**committed(1).body, "limit": True})]
-    code, out, err = gateway.run("""
-        run = Run.attach()
-        run.check()
-        run.commit(1)
-        print(run.at_limit, flush=True)
-        run.check()
-        print("goes on")
-    """)
-    assert (code, out, err) == (0, "True\n", "")

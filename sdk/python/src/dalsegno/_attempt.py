@@ -56,7 +56,8 @@ class Attempt:
     """Whether a person has suspended the run: complete every open call with the policy `probe` or `ask`, commit or drop
     the current step, then `park` and exit. It becomes false again if the suspend is lifted."""
     at_limit: bool
-    """Whether the run has reached one of its limits: leave with 0. The operator stops a worker that goes on."""
+    """Whether the run has reached one of its limits: commit or drop the current step, then exit with 0 within 30 s. It
+    becomes false again if the limit is raised."""
     inbox: int
     """The position of the newest message to the run, as of the latest answer; 0 if none came."""
 
@@ -144,12 +145,11 @@ class Attempt:
             return parked
 
     def check(self) -> None:
-        """Call it between two steps. It exits with 0 after a cancel, a suspend or at a limit of the run, and with 143
-        after SIGTERM.
+        """Call it between two steps. It exits with 0 after a cancel, a suspend or at a limit, and with 143 after SIGTERM.
 
         It acknowledges a cancel. It parks a suspended run, and returns if the suspend was lifted. It also returns if
         calls of an earlier attempt are unsettled: the next step claims or settles them, and the check after that step
-        parks.
+        parks. At a limit of the run it returns while this process has an open call with the policy `probe` or `ask`.
 
         Errors: as `park`, if this process has an open call with the policy `probe` or `ask`. An agent with such calls
         completes them when `suspending` becomes true.
@@ -160,7 +160,7 @@ class Attempt:
             sys.exit(0)
         if self.suspending and self._park_between_steps():
             sys.exit(0)
-        if self.at_limit:
+        if self.at_limit and not self._calls.has_open():
             sys.exit(0)
         if self.stopping:
             sys.exit(_leave.SIGTERM_EXIT_CODE)
@@ -186,7 +186,7 @@ class Attempt:
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
         self.branch, self.warnings, self.head = answer["branch"], answer["warnings"], answer.get("head")
         self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
-        self._waits.take_over(answer["waits"])
+        self._waits.take_over(answer.get("waits", []))
         self.planned, self.turn = False, 1
         if self.head:
             self.planned = self.head["boundary"] == "plan"

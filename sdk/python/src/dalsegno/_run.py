@@ -162,7 +162,8 @@ class Run(Attempt):
         deadline: float | timedelta | None = None,
         on_timeout: str | None = None,
     ) -> Wait:
-        """Opens a wait and returns it at once. With the same arguments it returns the same wait, in later attempts too.
+        """Opens a wait and returns it at once. With the same arguments it returns the same wait, in later attempts too;
+        `time` and `reset_time` may differ, and what was given first stays.
 
         kind: `approval` (with `title`, and `summary`, `proposal`, `answer_schema`), `until` (with `time`), `message`
             (with `topic`, or for any topic), or `rateLimit` (with `provider`, and `reset_time`).
@@ -173,7 +174,7 @@ class Run(Attempt):
         that does both. A run may have 64 open waits.
 
         Errors: `Refused` with `INVALID` where a wait with this id was opened with other arguments, with
-        `TOO_MANY_WAITS`, or with `TOO_LARGE`.
+        `TOO_MANY_WAITS`, or with `TOO_LARGE`. `ValueError` where a time has no time zone.
         """
         fields = {
             "title": title,
@@ -232,8 +233,7 @@ class Run(Attempt):
         A later attempt may call it with another time: the time that was given first stays. `hold_pod_seconds` and
         errors: as `ask_approval`.
         """
-        wait = self._waits.open_once(id, {"kind": "until", "time": encode_time(time)})
-        return self._answer_of(wait, hold_pod_seconds)
+        return self._answer_of(self.wait(id, "until", time=time), hold_pod_seconds)
 
     def wait_for_message(
         self,
@@ -268,8 +268,8 @@ class Run(Attempt):
         the provider again, and if it still refuses, wait again under another id; put `run.attempt` into it. A later
         attempt may give another time: what was given first stays. `hold_pod_seconds` and errors: as `ask_approval`.
         """
-        fields = {"kind": "rateLimit", "provider": provider, "resetTime": encode_time(reset_time)}
-        return self._answer_of(self._waits.open_once(id, fields), hold_pod_seconds)
+        wait = self.wait(id, "rateLimit", provider=provider, reset_time=reset_time)
+        return self._answer_of(wait, hold_pod_seconds)
 
     @property
     def new_messages(self) -> bool:

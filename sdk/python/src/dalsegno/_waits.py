@@ -15,6 +15,9 @@ from dalsegno._transport import Transport
 POLL_SECONDS = 20
 """How long the gateway waits for an answer before it says that a wait is still open."""
 
+TIMED = ("until", "rateLimit")
+"""The kinds that the store's clock answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -74,18 +77,15 @@ class Waits:
             self._note(wait)
 
     def open(self, id: str, fields: Mapping[str, Any]) -> Wait:
-        """Opens a wait, or returns the one that was opened with the same bytes."""
-        return self._note(self._transport.send(_path(id), fields))
+        """Opens a wait, or returns the one that was opened with the same bytes.
 
-    def open_once(self, id: str, fields: Mapping[str, Any]) -> Wait:
-        """As `open`, but a wait of this id and kind that was opened with other fields is returned as it is.
-
-        For a time that is computed anew in each attempt: what was asked first stays.
+        Agents compute a time anew in each attempt. So a wait for a time that was opened with another one is returned as
+        it is: what was given first stays.
         """
         try:
-            return self.open(id, fields)
+            return self._note(self._transport.send(_path(id), fields))
         except Refused as refused:
-            if refused.code != "INVALID":
+            if refused.code != "INVALID" or fields["kind"] not in TIMED:
                 raise
             first = self._find(id)
             if first is None or first.kind != fields["kind"]:
