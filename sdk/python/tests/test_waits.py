@@ -35,7 +35,7 @@ def test_an_approval_that_is_open_parks_the_process_and_exits_with_0(gateway: Sc
     assert gateway.run(ASK.format(more="")) == (0, "", "")
     first, second = gateway.bodies("waits/w1")
     assert first == second
-    asked = {"title": "Buy it?", "summary": "It is cheap", "proposal": {"order": 7, "cents": 500}, "deadlineSeconds": 60}
+    asked = {"title": "Buy it?", "summary": "It is cheap", "proposal": {"order": 7, "cents": 500}, "deadlineSeconds": 61}
     assert json.loads(first) == {"kind": "approval", **asked}
     park = body(gateway, "park")
     assert (park["on"], park["mode"]) == (["w1"], "all")
@@ -79,16 +79,16 @@ def test_a_process_that_is_asked_to_leave_while_it_holds_its_pod_parks_at_once(g
 def test_an_answer_says_whether_to_go_on(gateway: ScriptedGateway, answer: dict[str, Any], says: str) -> None:
     gateway.script["waits/w1"] = [Answer(200, wait(answer={"at": "2026-11-26T12:00:00Z", **answer}))]
     code, out, err = gateway.run("""
-        answer = Run.attach().ask_approval("w1", title="Buy it?", on_timeout="Answer")
+        answer = Run.attach().ask_approval("w1", title="Buy it?", proposal=7, on_timeout="Answer")
         print(answer.approved, answer.timed_out, answer.changes)
     """)
     assert (code, out, err) == (0, f"{says}\n", "")
-    assert body(gateway, "waits/w1") == {"kind": "approval", "title": "Buy it?", "onTimeout": "Answer"}
+    assert body(gateway, "waits/w1") == {"kind": "approval", "title": "Buy it?", "proposal": 7, "onTimeout": "Answer"}
 
 
 def test_a_wait_that_was_opened_with_another_proposal_is_refused(gateway: ScriptedGateway) -> None:
     gateway.script["waits/w1"] = [problem(400, "INVALID")]
-    code, _, err = gateway.run("Run.attach().ask_approval('w1', title='Buy it?')")
+    code, _, err = gateway.run("Run.attach().ask_approval('w1', title='Buy it?', proposal=8)")
     assert code == 1 and "dalsegno.Refused: ('INVALID', 'waits/*: because')" in err
 
 
@@ -155,7 +155,7 @@ def test_a_process_may_park_on_any_of_several_waits(gateway: ScriptedGateway) ->
         from datetime import datetime, timedelta, timezone
         run = Run.attach()
         waits = [
-            run.wait("w1", "approval", title="Buy it?", deadline=timedelta(hours=1), on_timeout="Hold"),
+            run.wait("w1", "approval", title="Buy it?", proposal=7, deadline=timedelta(hours=1)),
             run.wait("w2", "until", time=datetime.now(timezone.utc) + timedelta(days=1)),
         ]
         ids = [wait.id for wait in waits if wait.answer is None]

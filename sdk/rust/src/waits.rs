@@ -28,10 +28,13 @@ impl WaitFor {
     /// A person's decision. People read the title as the agent's words.
     ///
     /// Commit what the proposal is made from before: a model that is asked again says something else.
-    pub fn approval(title: &str) -> Self {
+    ///
+    /// The proposal is what they decide on: any JSON of at most 1 MiB.
+    pub fn approval(title: &str, proposal: &impl Serialize) -> Result<Self> {
         let mut wait = Self::new(WaitKind::Approval);
         wait.request.title = Some(title.to_owned());
-        wait
+        wait.request.proposal = Some(raw("write a proposal as JSON", proposal)?);
+        Ok(wait)
     }
 
     /// A time. A later attempt may give another one: the time that was given first stays.
@@ -78,12 +81,6 @@ impl WaitFor {
         self
     }
 
-    /// What is to be decided, at most 1 MiB.
-    pub fn proposal(mut self, proposal: &impl Serialize) -> Result<Self> {
-        self.request.proposal = Some(raw("write a proposal as JSON", proposal)?);
-        Ok(self)
-    }
-
     /// A JSON schema of the changes that a person may make.
     pub fn answer_schema(mut self, schema: &impl Serialize) -> Result<Self> {
         self.request.answer_schema = Some(raw("write a schema as JSON", schema)?);
@@ -102,9 +99,10 @@ impl WaitFor {
         self
     }
 
-    /// The time from the opening to the deadline, in whole seconds, and what happens then.
+    /// The time from the opening to the deadline, in whole seconds, rounded up; and what happens then.
     pub fn deadline(mut self, after: Duration, on_timeout: OnTimeout) -> Self {
-        self.request.deadline_seconds = Some(i64::try_from(after.as_secs()).unwrap_or(i64::MAX));
+        let seconds = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
+        self.request.deadline_seconds = Some(i64::try_from(seconds).unwrap_or(i64::MAX));
         self.request.on_timeout = on_timeout;
         self
     }

@@ -165,8 +165,8 @@ class Run(Attempt):
         """Opens a wait and returns it at once. With the same arguments it returns the same wait, in later attempts too;
         `time` and `reset_time` may differ, and what was given first stays.
 
-        kind: `approval` (with `title`, and `summary`, `proposal`, `answer_schema`), `until` (with `time`), `message`
-            (with `topic`, or for any topic), or `rateLimit` (with `provider`, and `reset_time`).
+        kind: `approval` (with `title` and `proposal`, perhaps `summary` and `answer_schema`), `until` (with `time`),
+            `message` (of a `topic`, or of any), or `rateLimit` (with `provider`, perhaps `reset_time`).
         deadline: seconds, or a `timedelta`, from the opening; then `on_timeout` says what happens: `Answer` (the
             outcome is `timedOut`; the default), `Hold` (a person is needed) or `Fail` (the run fails).
 
@@ -195,8 +195,8 @@ class Run(Attempt):
         id: str,
         *,
         title: str,
+        proposal: Any,
         summary: str | None = None,
-        proposal: Any = None,
         answer_schema: Any = None,
         deadline: float | timedelta | None = None,
         on_timeout: str | None = None,
@@ -208,7 +208,8 @@ class Run(Attempt):
         arguments, and gets the answer. So commit what the proposal was made from before: a model that is asked again
         says something else.
 
-        title, summary: what people read, as the agent's words. proposal: what they decide on, any JSON up to 1 MiB.
+        title, summary: what people read, as the agent's words. proposal: what they decide on, any JSON but null, up to
+            1 MiB.
         answer_schema: a JSON schema of the changes that they may make. deadline, on_timeout: see `wait`.
         hold_pod_seconds: how long to wait in this process before parking, for answers that come quickly.
 

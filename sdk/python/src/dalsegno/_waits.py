@@ -111,10 +111,10 @@ class Waits:
 
 
 def encode_seconds(duration: float | timedelta | None) -> int | None:
-    """A duration in whole seconds, as the contract has it."""
+    """A duration in whole seconds, rounded up, as the contract has it."""
     if isinstance(duration, timedelta):
         duration = duration.total_seconds()
-    return None if duration is None else int(duration)
+    return None if duration is None else math.ceil(duration)
 
 
 def encode_time(time: datetime | None) -> str | None:

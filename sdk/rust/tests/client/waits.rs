@@ -31,8 +31,8 @@ fn approved() -> Answer {
 }
 
 fn purchase() -> WaitFor {
-    let wait = WaitFor::approval("Buy it?").summary("It is cheap").proposal(&json!({"cents": 500})).unwrap();
-    wait.deadline(Duration::from_millis(60_500), OnTimeout::Hold)
+    let wait = WaitFor::approval("Buy it?", &json!({"cents": 500})).unwrap();
+    wait.summary("It is cheap").deadline(Duration::from_millis(60_500), OnTimeout::Hold)
 }
 
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>, code: Code) {
@@ -53,7 +53,7 @@ fn an_approval_that_is_open_parks_the_process_and_exits_with_0() {
     assert_eq!(
         gateway.body("waits/w1"),
         json!({"kind": "approval", "title": "Buy it?", "summary": "It is cheap", "proposal": {"cents": 500},
-            "deadlineSeconds": 60, "onTimeout": "Hold"})
+            "deadlineSeconds": 61, "onTimeout": "Hold"})
     );
     let parked = gateway.body("park");
     assert_eq!((&parked["on"], &parked["mode"]), (&json!(["w1"]), &Value::Null), "all is the default");
