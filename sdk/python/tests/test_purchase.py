@@ -32,7 +32,7 @@ def ledger() -> Iterator[list[dict[str, Any]]]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Ledger)
