@@ -24,7 +24,7 @@ mod template;
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
 pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode};
 pub use conditions::{
-    Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, condition, find_condition,
+    Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind, condition, find_condition,
     has_status,
 };
 pub use dalsegno_model::{Cause, UnknownVariant};
@@ -36,6 +36,6 @@ pub use policies::{
 pub use reasons::Reason;
 pub use status::{
     AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, SuspendStatus,
-    UsageStatus,
+    UsageStatus, WaitStatus, WaitingStatus,
 };
 pub use template::PodTemplate;
