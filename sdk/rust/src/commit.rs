@@ -1,13 +1,15 @@
 //! Builders for a boundary and for a tool call.
 
 use dalsegno_protocol::{
-    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Outcome, Payload, PlannedCall, Policy, Usage,
+    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Outcome, ParkMode, Payload, PlannedCall,
+    Policy, Usage,
 };
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::Result;
 use crate::json::raw;
+use crate::waits::park_request;
 
 /// A boundary to commit with [`crate::Run::commit`]. Channels that it does not name stay unchanged.
 #[derive(Debug)]
@@ -122,6 +124,13 @@ impl Commit {
     /// Ends the run with this boundary.
     pub fn finish(mut self, finish: Finish) -> Self {
         self.request.outcome = Some(Outcome::Finish(finish));
+        self
+    }
+
+    /// Ends the attempt with this boundary, until all or any of these waits are answered. When the boundary is durable,
+    /// [`crate::Run::commit`] exits the process with 0; code after it does not run.
+    pub fn park(mut self, on: &[&str], mode: ParkMode) -> Self {
+        self.request.outcome = Some(Outcome::Park(park_request(on, mode)));
         self
     }
 }

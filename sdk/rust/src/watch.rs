@@ -19,7 +19,7 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// With three heartbeats per lease, two may be lost.
 const HEARTBEATS_PER_LEASE: u32 = 3;
 
-/// What a person has asked of the worker, according to the gateway's latest answer.
+/// What is asked of the worker, according to the gateway's latest answer.
 #[derive(Default)]
 pub(crate) struct WorkerSignals {
     pub(crate) suspend: AtomicBool,

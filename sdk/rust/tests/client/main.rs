@@ -9,3 +9,4 @@ mod heartbeats;
 mod records;
 mod run;
 mod suspend;
+mod waits;
