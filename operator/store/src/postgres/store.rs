@@ -8,7 +8,7 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, PutRevision, RecordIdentity,
-    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetRetention, Suspend,
+    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, Suspend,
     Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
@@ -19,7 +19,7 @@ use dalsegno_model::{
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
     NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
     ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted,
+    Rewound, Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted,
     Template, Worker, Written,
 };
 
@@ -81,6 +81,10 @@ impl Operator for Postgres {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.transition(run, SetDeadlines(*deadlines)).await
+    }
+
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord> {
+        self.transition(run, SetLimits(*limits)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {

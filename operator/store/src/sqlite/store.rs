@@ -11,7 +11,7 @@ use super::{
 };
 use crate::transitions::{
     AcknowledgeCancel, Attach, EndAttempt, ForgiveEnd, PutRevision, RecordIdentity, RecordPod,
-    RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetRetention, Suspend,
+    RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, Suspend,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
@@ -21,7 +21,7 @@ use dalsegno_model::{
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
     NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
     ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
+    Rewound, Rewrapped, RunId, RunLimits, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
     Written,
 };
 
@@ -83,6 +83,10 @@ impl Operator for Sqlite {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.transition(run, SetDeadlines(*deadlines)).await
+    }
+
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord> {
+        self.transition(run, SetLimits(*limits)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
