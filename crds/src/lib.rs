@@ -27,15 +27,15 @@ pub use conditions::{
     Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, condition, find_condition,
     has_status,
 };
-pub use dalsegno_model::{Cause, UnknownVariant};
+pub use dalsegno_model::{Cause, LimitName, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
     Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, Recovery, Retention,
-    Suspend, VersionPolicy,
+    RunLimits, Suspend, VersionPolicy,
 };
 pub use reasons::Reason;
 pub use status::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, SuspendStatus,
-    UsageStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
+    SuspendStatus, UsageStatus,
 };
 pub use template::PodTemplate;

@@ -18,5 +18,6 @@ mod invalid_manifests;
 mod liveness;
 mod loop_detector;
 mod retention;
+mod limits;
 mod suspend;
 mod versions;

@@ -48,8 +48,8 @@ def ok(**more: Any) -> Answer:
     return Answer(200, {**FLAGS, **more})
 
 
-def committed(turn: int, boundary: str = "result") -> Answer:
-    return ok(result="ok", head={**HEAD, "turn": turn, "boundary": boundary})
+def committed(turn: int, boundary: str = "result", **more: Any) -> Answer:
+    return ok(result="ok", head={**HEAD, "turn": turn, "boundary": boundary}, **more)
 
 
 def problem(status: int, code: str, **headers: str) -> Answer:

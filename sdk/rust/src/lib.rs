@@ -9,7 +9,7 @@
 //!     let mut run = Run::attach()?;
 //!     let mut pages: Vec<String> = run.state()?.unwrap_or_default();
 //!     while run.turn() <= 20 {
-//!         run.check()?; // leaves the process on a cancel, a suspend or SIGTERM
+//!         run.check()?; // leaves the process on a cancel, a suspend, a limit or SIGTERM
 //!         let turn = run.turn();
 //!         let id = format!("turn-{turn}");
 //!         let tool = |key: &str, page: i32| Ok(write_page(key, page)?);

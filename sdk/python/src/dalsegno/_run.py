@@ -60,6 +60,9 @@ class Run:
     suspending: bool
     """Whether a person has suspended the run: complete every open call with the policy `probe` or `ask`, commit or drop
     the current step, then `park` and exit. It becomes false again if the suspend is lifted."""
+    at_limit: bool
+    """Whether the run has reached one of its limits: commit or drop the current step, then exit with 0 within 30 s. It
+    becomes false again if the limit is raised."""
 
     def __init__(self, heartbeat: bool = True, sigterm: bool = True) -> None:
         """Attaches: waits until the gateway lets this pod in, and takes over the run.
@@ -68,7 +71,7 @@ class Run:
         """
         url, instance = _env.gateway_url(), secrets.token_urlsafe(32)
         run_id = url.path.rstrip("/").split("/")[-1]
-        self.cancelled = self.suspending = False
+        self.cancelled = self.suspending = self.at_limit = False
         self._lease = Lease()
         self._termination = _leave.Termination()
         self._transport = Transport(url, instance, on_answer=self._on_answer, on_refusal=self._on_refusal)
@@ -220,11 +223,11 @@ class Run:
             self._lease.parking = False
 
     def check(self) -> None:
-        """Call it between two steps. It exits with 0 after a cancel or a suspend, and with 143 after SIGTERM.
+        """Call it between two steps. It exits with 0 after a cancel, a suspend or at a limit, and with 143 after SIGTERM.
 
         It acknowledges a cancel. It parks a suspended run, and returns if the suspend was lifted. It also returns if
         calls of an earlier attempt are unsettled: the next step claims or settles them, and the check after that step
-        parks.
+        parks. At a limit of the run it returns while this process has an open call with the policy `probe` or `ask`.
 
         Errors: as `park`, if this process has an open call with the policy `probe` or `ask`. An agent with such calls
         completes them when `suspending` becomes true.
@@ -234,6 +237,8 @@ class Run:
             self._transport.send("cancelled")
             sys.exit(0)
         if self.suspending and self._park_between_steps():
+            sys.exit(0)
+        if self.at_limit and not self._calls.has_open():
             sys.exit(0)
         if self.stopping:
             sys.exit(_leave.SIGTERM_EXIT_CODE)
@@ -274,6 +279,7 @@ class Run:
     def _on_answer(self, answer: dict[str, Any]) -> None:
         """Takes from any answer what a person asks for, and the lease."""
         self.suspending = answer.get("suspend", self.suspending)
+        self.at_limit = answer.get("limit", self.at_limit)
         self.cancelled = self.cancelled or answer.get("cancel", False)
         self._lease.observe(answer)
 
