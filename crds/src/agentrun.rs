@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agentdefinition::Agent;
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, Suspend, VersionPolicy};
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy};
 use crate::schema;
 use crate::status::AgentRunStatus;
 
@@ -166,6 +166,10 @@ pub struct AgentRunSpec {
     /// How a suspend stops the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<Suspend>,
+
+    /// Limits over all attempts. A run that reaches one is held until the limit is raised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<RunLimits>,
 
     /// How long pods, payloads and the AgentRun are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -99,6 +99,8 @@ string_enum! {
         Suspended,
         /// A person lifted the suspend of the run.
         Resumed,
+        /// At least 80 % of one of the run's limits are used.
+        LimitNear,
         /// The agent resumed a checkpoint of another version, because the version policy allows it.
         VersionAllowed,
         /// A defect of the operator stopped the reconcile of the object.

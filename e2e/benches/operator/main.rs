@@ -40,9 +40,14 @@ async fn main() -> Result {
             "scale" => scale::measure().await?,
             "parked" => parked::measure().await?,
             "lives" => lives::measure().await?,
-            other => anyhow::bail!("there is no bench {other:?}: reaction, quiet, memory, scale, parked, lives"),
+            other => {
+                anyhow::bail!("there is no bench {other:?}: reaction, quiet, memory, scale, parked, lives")
+            }
         }
     }
-    anyhow::ensure!(!names.is_empty(), "name the benches to run: reaction, quiet, memory, scale, parked, lives");
+    anyhow::ensure!(
+        !names.is_empty(),
+        "name the benches to run: reaction, quiet, memory, scale, parked, lives"
+    );
     Ok(())
 }

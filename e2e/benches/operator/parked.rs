@@ -97,7 +97,9 @@ pub async fn measure() -> Result {
     );
     let row = |what: &str, [p50, p99, slowest]: [String; 3]| [what.to_owned(), p50, p99, slowest];
     print_table(
-        &format!("{runs} runs wake up in one second, and {BYSTANDERS} others lose their pods: until the next pod"),
+        &format!(
+            "{runs} runs wake up in one second, and {BYSTANDERS} others lose their pods: until the next pod"
+        ),
         ["what", "p50", "p99", "slowest"],
         &[row("wakes up", since(wake, "parked-")), row("lost its pod", since(lost, "bystander-"))],
     );

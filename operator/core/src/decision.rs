@@ -5,7 +5,7 @@ use std::time::Duration;
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
     Deadlines, Ending, Forgiveness, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId,
-    RunRecord,
+    RunLimits, RunRecord,
 };
 use serde_json::Value;
 
@@ -120,6 +120,8 @@ pub enum Effect {
     },
     /// Change the lengths of the deadlines.
     SetDeadlines(RunId, Deadlines),
+    /// Change the limits of the run.
+    SetLimits(RunId, RunLimits),
     /// Change the retention settings of the run.
     SetRetention(RunId, Retention),
     /// Delete a pod, if it still has this UID.
@@ -158,6 +160,7 @@ impl Effect {
             Self::ParkUnattended { .. } => "park-unattended",
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
+            Self::SetLimits(..) => "set-limits",
             Self::SetRetention(..) => "set-retention",
             Self::StopWorker { .. } => "stop-worker",
             Self::DeleteRun => "delete-run",

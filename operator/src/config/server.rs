@@ -8,7 +8,7 @@ use clap::Args;
 use dalsegno_gateway::{Config, StateReadBudget};
 use dalsegno_protocol::Limits;
 
-use super::values::{AnchorSinkKind, bytes, duration, run_name};
+use super::values::{AnchorSinkKind, LimitValue, bytes, duration, limit, run_name};
 
 /// The key that signs bundles and anchors.
 #[derive(Clone, Debug, Args)]
@@ -141,6 +141,10 @@ pub struct DevArgs {
     /// Kill the worker without warning at this interval, such as `10s`. Each kill is a disruption and is not charged.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub kill_every: Option<Duration>,
+    /// A limit over all attempts, such as `turns=20`, `tokens=100000`, `costMicroUSD=500000` or `activeSeconds=600`. Repeat it
+    /// for several. A run that reaches one is held; to let it go on, run the command again with a higher limit.
+    #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = limit)]
+    pub limits: Vec<LimitValue>,
     /// Folder of the store. Only one `dalsegno dev` can use it at a time.
     #[arg(long, default_value = ".dalsegno")]
     pub dir: PathBuf,

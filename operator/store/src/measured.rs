@@ -55,6 +55,7 @@ measure! {
         async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord>;
         async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+        async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
         async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;

@@ -66,7 +66,7 @@ pub(crate) use record_purge::{PurgeRecord, RecordPurge};
 pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
-pub(crate) use settings::{SetDeadlines, SetRetention};
+pub(crate) use settings::{SetDeadlines, SetLimits, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
 pub(crate) use settle_time::{SettleTime, TimeOutWait};
 pub(crate) use suspend::{Resume, Suspend};

@@ -114,6 +114,9 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
     if row.deadlines != settings.deadlines && has_agent {
         return Plan::act(Effect::SetDeadlines(row.id, settings.deadlines));
     }
+    if row.limits != settings.limits && has_agent {
+        return Plan::act(Effect::SetLimits(row.id, settings.limits));
+    }
     if let Some(forgiveness) = late_node_loss::forgiveness(row, observed) {
         return Plan::act(Effect::ForgiveEnd(row.id, forgiveness));
     }

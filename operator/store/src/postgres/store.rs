@@ -8,7 +8,7 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines,
+    RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetLimits,
     SetRetention, SettleTime, Suspend, TimeOutWait, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
@@ -19,9 +19,9 @@ use dalsegno_model::{
     ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
     NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
     Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, SNAPSHOT_DUE,
-    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
-    Written,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits, RunRecord,
+    SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
+    WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -98,6 +98,10 @@ impl Operator for Postgres {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.transition(run, SetDeadlines(*deadlines)).await
+    }
+
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord> {
+        self.transition(run, SetLimits(*limits)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
