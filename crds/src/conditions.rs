@@ -32,6 +32,22 @@ string_enum! {
 }
 
 string_enum! {
+    /// The type of a condition of an AgentApproval.
+    pub enum ApprovalConditionType {
+        /// A decision is needed.
+        Pending,
+        /// A decision was made that counts.
+        Decided,
+        /// The run has the answer.
+        Applied,
+        /// Nobody decided in time. Absent when False.
+        Expired,
+        /// The run does not wait any more. Absent when False.
+        Withdrawn,
+    }
+}
+
+string_enum! {
     /// The state of a run in one word, derived from its conditions, for columns and field selectors.
     pub enum Summary {
         /// The attempt has no pod yet, or its pod has no node yet. The reason says why. No deadline runs.
