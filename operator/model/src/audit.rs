@@ -39,6 +39,16 @@ pub mod kind {
     pub const SUSPENDED: &str = "suspended";
     /// A person lifted the suspend.
     pub const RESUMED: &str = "resumed";
+    /// A worker opened a wait.
+    pub const WAIT_OPENED: &str = "waitOpened";
+    /// A run parked on waits.
+    pub const PARKED: &str = "parked";
+    /// A wait was answered.
+    pub const WAIT_ANSWERED: &str = "waitAnswered";
+    /// Open waits were withdrawn, because the run ended.
+    pub const WAIT_WITHDRAWN: &str = "waitWithdrawn";
+    /// The deadline of a wait passed.
+    pub const WAIT_TIMED_OUT: &str = "waitTimedOut";
     /// The run ended.
     pub const FINISHED: &str = "finished";
     /// A boundary planned calls.

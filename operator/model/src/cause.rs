@@ -69,6 +69,8 @@ string_enum! {
         Finished,
         /// The run was suspended.
         Suspended,
+        /// The run waits, and holds no pod meanwhile.
+        Parked,
         /// The run was adopted by another AgentRun.
         Adopted,
         /// The run was rewound to an earlier checkpoint.

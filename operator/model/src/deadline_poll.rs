@@ -62,6 +62,8 @@ pub enum Deadline {
     Start,
     /// The worker attached, and has committed no new boundary.
     Progress,
+    /// A wait needs the store's clock. It is the only one that is reported while no gateway sends heartbeats.
+    Wake,
 }
 
 /// How far a poll goes back behind the last one for transitions. A transition has the time at which its statement began,

@@ -68,7 +68,7 @@ pub struct Clock {
 const ANY: &[AttemptState] =
     &[AttemptState::Reserved, AttemptState::Created, AttemptState::Attached, AttemptState::Ended];
 
-/// The clocks of all deadlines, in the order of [`Deadline`].
+/// The clocks of all deadlines but [`Deadline::Wake`], in the order of [`Deadline`].
 pub const CLOCKS: [Clock; 7] = [
     Clock {
         deadline: Deadline::Cancel,
@@ -117,6 +117,9 @@ pub const CLOCKS: [Clock; 7] = [
 impl RunRecord {
     /// Whether this deadline had expired when the record was read.
     pub fn is_expired(&self, deadline: Deadline) -> bool {
+        if deadline == Deadline::Wake {
+            return self.wake_at.is_some_and(|at| at <= self.now);
+        }
         CLOCKS.iter().filter(|clock| clock.deadline == deadline).any(|clock| {
             let start = clock.starts.iter().filter_map(|start| self.clock_start(*start)).max();
             clock.states.contains(&self.attempt.state)

@@ -27,6 +27,7 @@ mod run;
 mod snapshot;
 mod store;
 mod string_enum;
+mod wait;
 mod worker;
 
 pub use anchor::{AnchorRow, HeadsToAnchor, LEAVES_PER_ANCHOR, NewAnchor};
@@ -51,6 +52,7 @@ pub use run::*;
 pub use snapshot::*;
 pub use store::{Admin, Operator, Read, Store, Worker};
 pub use string_enum::UnknownVariant;
+pub use wait::*;
 pub use worker::*;
 
 use uuid::Uuid;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Attempt, BoundaryId, FinishRow, Identity, Retention, RunId, millis};
+use crate::{Attempt, BoundaryId, FinishRow, Identity, OpenWait, ParkedOn, Retention, RunId, millis};
 
 /// A request to create a run.
 #[derive(Clone, Debug)]
@@ -148,6 +148,18 @@ pub struct RunRecord {
     /// The last boundary of the live branch whose payloads were dropped while later ones are kept. A snapshot
     /// replaces it and all boundaries before it.
     pub dropped_to: Option<BoundaryId>,
+    /// The open waits of the live branch, in the order of their opening.
+    #[serde(default)]
+    pub waits: Vec<OpenWait>,
+    /// What the run is parked on. `None`: it is not parked on waits.
+    #[serde(default)]
+    pub park: Option<ParkedOn>,
+    /// Consecutive parks on waits without progress.
+    #[serde(default)]
+    pub parks_without_progress: i32,
+    /// When a wait needs the store's clock next.
+    #[serde(default, with = "millis::option")]
+    pub wake_at: Option<Timestamp>,
 }
 
 /// The lifecycle state of a run.

@@ -1,6 +1,6 @@
 //! What a worker requests for its run: attach, commit, heartbeat, finish, acknowledge a cancel.
 
-use dalsegno_protocol::{Boundary, PlannedCall, RawValue, RecordOp, Usage};
+use dalsegno_protocol::{Boundary, ParkMode, ParkRequest, PlannedCall, RawValue, RecordOp, Usage};
 use uuid::Uuid;
 
 use crate::{DeltaBase, Digest, NewFinish, RunId, RunRecord};
@@ -66,6 +66,8 @@ pub struct Commit {
     pub trigger: Option<String>,
     /// The end of the run, if it ends with this boundary.
     pub finish: Option<NewFinish>,
+    /// The park, if the attempt ends with this boundary.
+    pub park: Option<ParkRequest>,
 }
 
 /// The answer to a commit or a finish.
@@ -73,6 +75,8 @@ pub struct Commit {
 pub enum Committed {
     /// It was committed now.
     Ok(CommitReceipt),
+    /// It was committed now, and the attempt is over.
+    Parked(CommitReceipt),
     /// It was committed before, with the same bytes.
     Duplicate(CommitReceipt),
     /// It is not the next boundary, or a boundary with other bytes is already there.
@@ -92,6 +96,8 @@ pub enum Committed {
     /// A call of this attempt with the policy `probe` or `ask` has no outcome, and the boundary does not name it or is a
     /// finish.
     OpenCalls,
+    /// It parks on a wait that the run does not have on its live branch. Nothing was committed.
+    NoSuchWait(String),
     /// The state would exceed [`dalsegno_protocol::Limits::STATE_BYTES`].
     TooLarge,
     /// With the planned calls the open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
@@ -157,10 +163,14 @@ pub struct Park {
     pub capability: Digest,
     /// The worker's id of this request.
     pub park_id: Uuid,
+    /// Ids of the waits to park on. Empty: the park acknowledges a suspend or a cancel.
+    pub on: Vec<String>,
+    /// Whether all of them must be answered, or any of them.
+    pub mode: ParkMode,
 }
 
 /// The answer to a park.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parked {
     /// The attempt is over, now or before by this same request.
     Parked,
@@ -170,6 +180,8 @@ pub enum Parked {
     UnsettledCalls,
     /// A call of this attempt with the policy `probe` or `ask` has no outcome.
     OpenCalls,
+    /// The run has no wait with this id on its live branch.
+    NoSuchWait(String),
     /// The run is over.
     Finished,
     /// The capability is not the current epoch's, or there is no such run.

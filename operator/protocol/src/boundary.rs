@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{Flags, Head, Limits, PLAIN, Payload, PlannedCall, RecordOp, bounded};
+use crate::{Flags, Head, Limits, PLAIN, ParkRequest, Payload, PlannedCall, RecordOp, bounded};
 
 /// Which boundary of a turn. Ordered: a plan comes before its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub struct CommitRequest {
     /// Why the boundary was committed, chosen by the agent (`TASK_END`, `GUARD_EVAL`, …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
-    /// Ends the run together with this commit.
+    /// Ends the run, or parks it, together with this commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
@@ -168,12 +168,15 @@ impl Usage {
     }
 }
 
-/// How a boundary ends the run.
+/// How a boundary ends the run, or the attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
     /// The run is finished.
     Finish(Finish),
+    /// The attempt is over, and the run waits. Never [`crate::ParkResult::Ready`]: an answer that is already there
+    /// wakes the run at once.
+    Park(ParkRequest),
 }
 
 /// How the agent ends its run.

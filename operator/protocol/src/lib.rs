@@ -17,6 +17,7 @@ mod park;
 mod problem;
 mod records;
 mod text;
+mod waits;
 
 pub use boundary::*;
 pub use calls::*;
@@ -28,6 +29,7 @@ pub use problem::{Code, Problem};
 pub use records::*;
 pub use serde_json::value::RawValue;
 pub use text::printable;
+pub use waits::*;
 
 use std::collections::BTreeMap;
 
@@ -91,8 +93,8 @@ pub struct AttachResponse {
     pub unsettled_calls: Vec<Call>,
     /// Calls of the open turn that are completed or failed, with their results. Do not run them again.
     pub completed_calls: Vec<Call>,
-    /// A person's decision on a pending proposal; `null` if none is pending.
-    pub approval: Option<Box<RawValue>>,
+    /// The open waits, and those answered since the head.
+    pub waits: Vec<Wait>,
     /// Warnings that the worker should log.
     pub warnings: Vec<Warning>,
     /// Interval of heartbeats. Send them from a thread that a model call cannot block.

@@ -41,6 +41,25 @@ impl Limits {
     pub const PAGE: u32 = 1_000;
     /// Bytes of records or events after which a page ends early.
     pub const PAGE_BYTES: usize = 4 << 20;
+    /// Open waits of a run.
+    pub const WAITS: usize = 64;
+    /// Bytes of the requests of a run's open waits together.
+    pub const OPEN_WAIT_BYTES: usize = 4 << 20;
+    /// Bytes of a proposal.
+    pub const PROPOSAL_BYTES: usize = 1 << 20;
+    /// Bytes of a proposal's summary.
+    pub const SUMMARY_BYTES: usize = 2 << 10;
+    /// Bytes of the schema of a decision's changes.
+    pub const ANSWER_SCHEMA_BYTES: usize = 64 << 10;
+    /// Longest time from the opening of a wait to its deadline, or to the time of an `until`, in seconds: 10 years. A
+    /// later time counts as this one.
+    pub const WAIT_SECONDS: i64 = 10 * 366 * 86_400;
+    /// Longest time until the end of a rate limit, in seconds: a day. A later time counts as this one.
+    pub const RATE_LIMIT_SECONDS: i64 = 86_400;
+    /// Longest time that `GET waits/{id}` waits for an answer, in seconds.
+    pub const WAIT_POLL_SECONDS: u32 = 20;
+    /// `GET waits/{id}` calls of one gateway process that wait at once; above it: 503 with Retry-After.
+    pub const WAIT_POLLERS: usize = 2_048;
     /// Levels of nesting in a request body.
     pub const DEPTH: usize = 128;
     /// Turns in a run.

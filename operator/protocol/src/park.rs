@@ -3,12 +3,36 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// `POST park`: ends the attempt. The run goes on in a later attempt, at the next turn.
-#[derive(Debug, Serialize, Deserialize)]
+use crate::{Limits, bounded};
+
+/// `POST park`: ends the attempt. The run goes on in a later attempt, at the next turn. Also the outcome of a boundary
+/// that parks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ParkRequest {
     /// Made once; a retry sends the same one.
     pub park_id: Uuid,
+    /// Ids of the waits that the run waits for. Empty: it waits for the end of a suspend.
+    #[serde(
+        default,
+        deserialize_with = "bounded::list::<{ Limits::WAITS }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub on: Vec<String>,
+    /// Whether all of them must be answered, or any of them.
+    #[serde(default)]
+    pub mode: ParkMode,
+}
+
+/// How many of its waits must be answered before a parked run goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ParkMode {
+    /// All of them.
+    #[default]
+    All,
+    /// One of them.
+    Any,
 }
 
 /// The answer to `POST park`.

@@ -31,6 +31,10 @@ pub enum Code {
     UnsettledCalls,
     /// 409: the run is finished.
     Finished,
+    /// 409: the run has as many open waits as it may have: park on them, or finish.
+    TooManyWaits,
+    /// 404: the run has no wait with this id on its live branch.
+    NoSuchWait,
     /// 413: above one of the [`Limits`](crate::Limits).
     TooLarge,
     /// 429: too many calls of this run at once: send the same bytes again.
@@ -50,7 +54,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Invalid,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -62,6 +66,8 @@ impl Code {
         Self::Conflict,
         Self::UnsettledCalls,
         Self::Finished,
+        Self::TooManyWaits,
+        Self::NoSuchWait,
         Self::TooLarge,
         Self::TooManyRequests,
         Self::NotReady,
@@ -77,14 +83,15 @@ impl Code {
             Self::Invalid => 400,
             Self::Unauthenticated => 401,
             Self::Forbidden => 403,
-            Self::NotFound => 404,
+            Self::NotFound | Self::NoSuchWait => 404,
             Self::Fenced
             | Self::AttemptSpent
             | Self::VersionIncompatible
             | Self::CheckpointCorrupt
             | Self::Conflict
             | Self::UnsettledCalls
-            | Self::Finished => 409,
+            | Self::Finished
+            | Self::TooManyWaits => 409,
             Self::TooLarge => 413,
             Self::TooManyRequests => 429,
             Self::NotReady | Self::VersionPending | Self::StorageFull | Self::Unavailable => 503,

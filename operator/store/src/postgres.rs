@@ -60,6 +60,7 @@ mod store;
 mod transaction;
 mod transitions;
 mod url;
+mod waits;
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@ mod live_boundary;
 mod record;
 mod run_row;
 mod table;
+mod wait_row;
 
 pub(crate) use attempt_row::AttemptRow;
 pub(crate) use boundary_row::{boundary_id, encoded_boundary, stored_batch, stored_record};
@@ -21,3 +22,4 @@ pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
 pub(crate) use record::{FoundRuns, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};
+pub(crate) use wait_row::{OpenWaitsSql, StoredWait, WaitRow, proposal};

@@ -74,6 +74,7 @@ mod store;
 mod tests;
 mod transitions;
 mod volume;
+mod waits;
 mod wal_rewrite;
 mod write_op;
 mod writer;

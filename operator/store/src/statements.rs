@@ -3,6 +3,10 @@
 //! A statement names its columns: a `*` over a table would change the result of a prepared statement when a migration
 //! adds a column, and PostgreSQL then refuses the statement on every connection that had prepared it.
 
+use std::sync::LazyLock;
+
+use crate::reads::StoredWait;
+
 /// SQL: these columns of the table with this name or alias.
 macro_rules! columns_of {
     ($table:literal: $first:ident $($column:ident)*) => {
@@ -89,6 +93,7 @@ pub(crate) const FIRST_POSITION: &str = "SELECT position - event_count + 1 AS fi
 pub(crate) const COUNT_UNSEALED: &str = "SELECT \
      (SELECT count(*) FROM boundaries WHERE run = $1 AND (substr(ops, 1, 1) < $2 OR substr(events, 1, 1) < $2)) \
      + (SELECT count(*) FROM calls WHERE run = $1 AND (substr(arguments, 1, 1) < $2 OR substr(result, 1, 1) < $2)) \
+     + (SELECT count(*) FROM waits WHERE run = $1 AND (substr(request, 1, 1) < $2 OR substr(answer, 1, 1) < $2)) \
      + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \
      + (SELECT count(*) FROM snapshots WHERE run = $1 AND substr(document, 1, 1) < $2)";
 
@@ -171,3 +176,46 @@ pub(crate) const CALLS_TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs O
        AND (calls.key_refused \
          OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
      ORDER BY calls.ordinal LIMIT $2";
+
+/// SQL: a wait of the live branch with its answer. The parameters are the run and the id.
+pub(crate) static WAITS: LazyLock<String> = LazyLock::new(|| {
+    format!("SELECT {} FROM waits WHERE run = $1 AND id = $2 AND NOT undone", StoredWait::columns_of("waits"))
+});
+
+/// SQL: the wait of the live branch that a worker polls, as columns that are null if there is none. No row: the capability
+/// is not the current epoch's. The parameters are the run, the capability and the id.
+pub(crate) static WAIT_STATE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {} FROM runs LEFT JOIN waits ON waits.run = runs.id AND waits.id = $3 AND NOT waits.undone \
+         WHERE runs.id = $1 AND runs.capability = $2",
+        StoredWait::columns_of("waits")
+    )
+});
+
+/// SQL: the open waits of a run's live branch, and those that were answered since its head.
+pub(crate) static WAITS_OF_RUN: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {} FROM waits JOIN runs ON runs.id = waits.run \
+         WHERE waits.run = $1 AND NOT waits.undone \
+           AND (waits.state = 'open' OR waits.answered_at >= coalesce(runs.head_at, 0)) ORDER BY waits.ordinal",
+        StoredWait::columns_of("waits")
+    )
+});
+
+/// SQL: a wait of any branch with its answer and its request. The parameters are the run, the id and the opening epoch.
+pub(crate) static PROPOSAL: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {}, waits.request FROM waits WHERE run = $1 AND id = $2 AND epoch = $3",
+        StoredWait::columns_of("waits")
+    )
+});
+
+/// SQL: how many other runs of a namespace wait for a provider's rate limit, and whether the run has waited for it before.
+/// The parameters are the run, the tenant and the provider.
+pub(crate) const RATE_LIMIT_QUEUE: &str = "SELECT ( \
+         SELECT count(*) FROM waits AS other JOIN runs ON runs.id = other.run \
+         WHERE other.provider = $3 AND other.kind = 'rateLimit' AND other.state = 'open' AND NOT other.undone \
+           AND other.run <> $1 AND runs.tenant = $2 \
+     ) AS others, EXISTS ( \
+         SELECT 1 FROM waits WHERE run = $1 AND kind = 'rateLimit' AND provider = $3 AND outcome = 'elapsed' \
+     ) AS is_probe";

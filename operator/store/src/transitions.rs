@@ -15,6 +15,7 @@
 //! - Every write to a run holds the lock of its row: no row of the run changes while a rule decides.
 
 mod acknowledge_cancel;
+mod answer_wait;
 mod attach;
 mod change;
 mod create;
@@ -23,6 +24,7 @@ mod end_attempt;
 mod finish;
 mod forgive_end;
 mod mark_deleted;
+mod open_wait;
 mod park;
 mod put_revision;
 mod record_identity;
@@ -34,9 +36,11 @@ mod reset_budget;
 mod rewind;
 mod settings;
 mod settle;
+mod settle_time;
 mod suspend;
 #[cfg(test)]
 mod tests;
+mod waits;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -44,14 +48,17 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::Policy;
 
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
+pub(crate) use answer_wait::AnswerWait;
 pub(crate) use attach::Attach;
-pub(crate) use change::{AuditEntry, AuditEvent, Change, Decision, WriteSet};
+pub(crate) use change::{AuditEntry, AuditEvent, Change, Decision, MovedRateLimit, WriteSet};
 pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, next_create_step};
 pub(crate) use end::{finish_detail, set_finished};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use forgive_end::ForgiveEnd;
 pub(crate) use mark_deleted::MarkDeleted;
+pub(crate) use open_wait::OpenWait;
+pub(crate) use park::{ParkUnattended, ParkWithBoundary, parked};
 pub(crate) use put_revision::PutRevision;
 pub(crate) use record_identity::RecordIdentity;
 pub(crate) use record_pod::RecordPod;
@@ -61,13 +68,15 @@ pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use settings::{SetDeadlines, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
+pub(crate) use settle_time::{SettleTime, TimeOutWait};
 pub(crate) use suspend::{Resume, Suspend};
+pub(crate) use waits::withdrawn_detail;
 pub(crate) use worker::{
     commit_receipt, has_capability, has_unsettled, needs_outcome, renew_lease, report_signals,
 };
 
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{CallRow, LiveBoundary, RunRows};
+use crate::reads::{CallRow, LiveBoundary, RunRows, StoredWait};
 use dalsegno_model::{BoundaryId, RequestedBy, RunId};
 
 /// One rule, with the facts from its caller.
@@ -104,6 +113,26 @@ pub(crate) enum Needs<'a> {
     Templates,
     /// The last row of the run's audit.
     LastAudit,
+    /// Waits of the live branch.
+    Waits(WaitsQuery<'a>),
+}
+
+/// Which waits of the live branch a rule reads besides the open ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitsQuery<'a> {
+    /// Their ids.
+    pub ids: &'a [String],
+    /// The provider of a rate limit whose other waits the rule must know of.
+    pub provider: Option<&'a str>,
+}
+
+/// The open waits of other runs of a namespace for the rate limit of one provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RateLimitQueue {
+    /// How many there are.
+    pub others: i64,
+    /// Whether this run has waited for the rate limit before, and has tried again.
+    pub is_probe: bool,
 }
 
 /// The rows of one run, read under its lock.
@@ -121,6 +150,10 @@ pub(crate) struct Rows {
     pub open_calls: i64,
     /// For [`Needs::LastAudit`].
     pub last_audit: Option<LastAudit>,
+    /// For [`Needs::Waits`]: those with these ids that exist, in any state.
+    pub named_waits: Vec<StoredWait>,
+    /// For [`Needs::Waits`] with a provider.
+    pub rate_limit: RateLimitQueue,
 }
 
 /// The last row of a run's audit.
@@ -141,7 +174,16 @@ impl LastAudit {
 impl Rows {
     /// The rows for a rule that needs [`Needs::Nothing`].
     pub fn new(of_run: RunRows, started: BTreeMap<Policy, i64>) -> Self {
-        Self { of_run, started, boundaries: Vec::new(), call: None, open_calls: 0, last_audit: None }
+        Self {
+            of_run,
+            started,
+            boundaries: Vec::new(),
+            call: None,
+            open_calls: 0,
+            last_audit: None,
+            named_waits: Vec::new(),
+            rate_limit: RateLimitQueue::default(),
+        }
     }
 
     /// The attempt that committed this boundary, if it was not read yet.

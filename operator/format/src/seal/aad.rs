@@ -19,6 +19,10 @@ pub enum AadContext<'a> {
     Arguments(&'a str),
     /// Result of the call with this id.
     Result(&'a str),
+    /// Request of the wait with this id and opening epoch.
+    WaitRequest(&'a str, i64),
+    /// Answer of the wait with this id and opening epoch.
+    WaitAnswer(&'a str, i64),
     /// Value of a record: space, key and entry id.
     Record(&'a str, &'a str, Option<&'a str>),
     /// Document of the snapshot of the boundary with this content hash.
@@ -48,6 +52,11 @@ impl AadContext<'_> {
             Self::Result(call) => {
                 field(b"calls.result");
                 field(name(call).as_bytes());
+            }
+            Self::WaitRequest(wait, epoch) | Self::WaitAnswer(wait, epoch) => {
+                field(if matches!(self, Self::WaitRequest(..)) { b"waits.request" } else { b"waits.answer" });
+                field(name(wait).as_bytes());
+                field(&epoch.to_be_bytes());
             }
             Self::Record(space, key, entry_id) => {
                 field(b"records.value");

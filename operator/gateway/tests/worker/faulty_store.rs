@@ -172,6 +172,10 @@ forward! {
         async fn request_cancel(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
         async fn suspend(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
         async fn resume(&self, run: RunId, asked: &RequestedBy) -> Result<RunRecord>;
+        async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered>;
+        async fn settle_time(&self, run: RunId) -> Result<RunRecord>;
+        async fn time_out_wait(&self, run: RunId, id: &str, epoch: i64) -> Result<RunRecord>;
+        async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord>;
         async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
@@ -225,6 +229,8 @@ forward! {
         async fn finish(&self, finish: &FinishCall) -> Result<Committed>;
         async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
         async fn park(&self, park: &Park) -> Result<Parked>;
+        async fn open_wait(&self, request: &OpenWaitRequest) -> Result<WaitOpened>;
+        async fn wait_states(&self, waits: &[(RunId, Digest, String)]) -> Result<Vec<WaitPolled>>;
     }
 }
 
@@ -276,6 +282,8 @@ forward! {
         async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>>;
         async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>>;
         async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;
+        async fn waits(&self, run: RunId) -> Result<Vec<Wait>>;
+        async fn proposal(&self, run: RunId, id: &str, epoch: i64) -> Result<Option<Proposal>>;
         async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
         async fn begin_read(&self) -> Result<Box<dyn ReadTransaction>>;
     }

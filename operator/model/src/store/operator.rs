@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 
 use crate::{
-    BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, Forgiveness, HeadsToAnchor, Identity,
-    LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, PollSince, Recorded, RequestedBy, Result,
-    Retention, Rewind, Rewound, RunId, RunRecord, Template,
+    Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, Forgiveness, HeadsToAnchor,
+    Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, PollSince, Recorded,
+    RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunRecord, Template, WaitAnswer,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -60,6 +60,21 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Lifts the suspend. A run that is not suspended is not changed.
     async fn resume(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord>;
+
+    /// A person's decision on an approval. If the run's park was waiting for it, the run is no longer parked.
+    async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered>;
+
+    /// Answers the waits whose time has come by the store's clock, and does what the waits whose deadline has passed ask
+    /// for. Not the deadlines of approvals: the operator must look for a decision first ([`Self::time_out_wait`]).
+    async fn settle_time(&self, run: RunId) -> Result<RunRecord>;
+
+    /// Does what an approval asks for whose deadline has passed. The caller has looked for a decision after the
+    /// deadline, and found none. A wait that is not open, or whose deadline has not passed, is not changed.
+    async fn time_out_wait(&self, run: RunId, id: &str, epoch: i64) -> Result<RunRecord>;
+
+    /// Parks the run on all its open waits, on behalf of a worker that neither parks nor commits: any answer wakes it.
+    /// Nothing changes unless the attempt is the current one, is attached, and has opened a wait since its last boundary.
+    async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord>;
 
     /// Grants one fresh recovery budget. If the row's `observed_reset_generation` is still [`BudgetReset::observed`],
     /// it becomes [`BudgetReset::to`], the consecutive counters become 0, the totals become the new bases, and attempts that have ended are no

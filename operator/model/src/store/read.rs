@@ -5,8 +5,8 @@ use dalsegno_protocol::{Call, State};
 use uuid::Uuid;
 
 use crate::{
-    Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter, EventPage, EventQuery,
-    ReadTransaction, RecordPage, RecordQuery, Result, RunId, RunRecord, Sizes,
+    Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter, EventPage, EventQuery, Proposal,
+    ReadTransaction, RecordPage, RecordQuery, Result, RunId, RunRecord, Sizes, Wait,
 };
 
 /// Reads for the gateway, the operator and people. None of them changes a run.
@@ -24,6 +24,13 @@ pub trait Read: Send + Sync + 'static {
     /// Ids of runs in order, after this one ([`RunId::nil`]: from the first). Returns a part of them; an empty answer
     /// means that there are no more.
     async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
+
+    /// Waits of the live branch: the open ones, and those that were answered since the head, in the order of their
+    /// opening.
+    async fn waits(&self, run: RunId) -> Result<Vec<Wait>>;
+
+    /// The request of a wait and its answer, on any branch. `None`: the run never had this wait.
+    async fn proposal(&self, run: RunId, id: &str, epoch: i64) -> Result<Option<Proposal>>;
 
     /// Any attempt of a run. The lease of the current attempt is in the run's own record.
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>>;

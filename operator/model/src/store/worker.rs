@@ -4,7 +4,8 @@ use async_trait::async_trait;
 
 use crate::{
     Acknowledged, Attached, Claim, Claimed, Commit, Committed, Complete, Completed, Digest, FinishCall,
-    HeartbeatAnswer, Park, Parked, RecordBatch, Result, RunId, Settle, Snapshotted, Written,
+    HeartbeatAnswer, OpenWaitRequest, Park, Parked, RecordBatch, Result, RunId, Settle, Snapshotted,
+    WaitOpened, WaitPolled, Written,
 };
 
 /// The gateway's calls on behalf of a worker. Every write carries the worker's capability, and is rejected unless the
@@ -51,8 +52,17 @@ pub trait Worker: Send + Sync + 'static {
     async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
 
     /// The worker parks: its attempt ends, and the next one is reserved. Acknowledges a suspend, or a cancel. A retry by
-    /// the same worker with the same id gets the same answer.
+    /// the same worker with the same id gets the same answer. If the park names waits, the run goes on once they are
+    /// answered; [`Parked::Ready`] if they are already.
     async fn park(&self, park: &Park) -> Result<Parked>;
+
+    /// Opens a wait. The same bytes give the wait again, in later attempts too. Checks under the row's lock, in this
+    /// order: unknown run; fenced; finished; opened before; too many; too large.
+    async fn open_wait(&self, request: &OpenWaitRequest) -> Result<WaitOpened>;
+
+    /// The states of waits, for workers that wait for their answers: one query for all of them. Returns one answer for
+    /// each, in order.
+    async fn wait_states(&self, waits: &[(RunId, Digest, String)]) -> Result<Vec<WaitPolled>>;
 
     /// Whether this capability is the current one. Used for reads.
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;

@@ -3,10 +3,11 @@
 use super::Postgres;
 use super::commit_statement::{Extras, Proposed, commit_one, parse_committed};
 use super::row::{boundary_number, digest};
+use super::transitions::transact_within;
 use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::{self, EncodedOps, MAX_BATCHED_BYTES};
 use crate::keys::WriteCipher;
-use crate::transitions::Finish;
+use crate::transitions::{Finish, ParkWithBoundary, parked};
 use dalsegno_model::{Commit, Committed, Digest, FinishCall};
 
 /// The digest of the boundary with this commit id on the live branch.
@@ -78,16 +79,10 @@ impl Postgres {
         proposed: Proposed,
         cipher: &WriteCipher,
     ) -> DbResult<Option<Committed>> {
-        let has_extras = !commit.calls.is_empty()
-            || !commit.open_calls.is_empty()
-            || !commit.records.is_empty()
-            || commit.finish.is_some();
-        let committed = if !has_extras && proposed.size() <= MAX_BATCHED_BYTES {
-            self.batcher.commit(proposed).await?
+        let committed = if let Some(park) = ParkWithBoundary::of(commit) {
+            self.commit_and_park(proposed, Extras::of(commit, cipher)?, park).await?
         } else {
-            let extras = Extras::of(commit, cipher)?;
-            let row = self.pool.for_run(commit.run).optional(commit_one(&proposed, extras)).await?;
-            row.as_ref().map_or(Ok(Some(Committed::NotFound)), parse_committed)?
+            self.commit_alone(commit, proposed, cipher).await?
         };
         Ok(match committed {
             Some(Committed::Fenced { .. }) => {
@@ -97,6 +92,57 @@ impl Postgres {
             }
             other => other,
         })
+    }
+
+    /// Commits a boundary, and parks the run, in one transaction: both or neither.
+    async fn commit_and_park(
+        &self,
+        proposed: Proposed,
+        extras: Extras,
+        park: ParkWithBoundary,
+    ) -> DbResult<Option<Committed>> {
+        let run = proposed.run;
+        let queued = self.pool.join(run);
+        let work = async {
+            let _served = queued.acquire().await?;
+            let lock = format!("SELECT FROM runs WHERE id = '{run}' FOR UPDATE");
+            let (mut transaction, _) = self.pool.begin(&lock).await?;
+            let rows = transaction.all(commit_one(&proposed, extras)).await?;
+            let committed = rows.first().map_or(Ok(Some(Committed::NotFound)), parse_committed)?;
+            let receipt = match committed {
+                Some(Committed::Ok(receipt) | Committed::Duplicate(receipt)) => receipt,
+                refused => {
+                    transaction.rollback().await?;
+                    return Ok(refused);
+                }
+            };
+            let committed = parked(transact_within(&mut transaction, run, &park).await?, receipt);
+            match committed {
+                Committed::Parked(_) => transaction.commit().await?,
+                _ => transaction.rollback().await?,
+            }
+            Ok(Some(committed))
+        };
+        self.pool.with_timeout(work).await
+    }
+
+    /// Commits a boundary in one statement.
+    async fn commit_alone(
+        &self,
+        commit: &Commit,
+        proposed: Proposed,
+        cipher: &WriteCipher,
+    ) -> DbResult<Option<Committed>> {
+        let has_extras = !commit.calls.is_empty()
+            || !commit.open_calls.is_empty()
+            || !commit.records.is_empty()
+            || commit.finish.is_some();
+        if !has_extras && proposed.size() <= MAX_BATCHED_BYTES {
+            return self.batcher.commit(proposed).await;
+        }
+        let extras = Extras::of(commit, cipher)?;
+        let row = self.pool.for_run(commit.run).optional(commit_one(&proposed, extras)).await?;
+        row.as_ref().map_or(Ok(Some(Committed::NotFound)), parse_committed)
     }
 
     /// The digest of the boundary that is stored under this commit id.

@@ -27,7 +27,7 @@ WITH head AS MATERIALIZED (
     SELECT id, array_position($1, id) AS idx, lifecycle, epoch, capability, attempt,
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
-           own_open_calls,
+           own_open_calls, open_waits,
            cancel_requested_at, cancel_told_at, suspend, suspend_told_at, heartbeat_ms, audit_seq, audit_hash,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
@@ -159,6 +159,13 @@ audited AS (
     WHERE $22 IS NOT NULL
     RETURNING run, seq, hash
 ),
+withdrawn AS MATERIALIZED (
+    SELECT accepted.id AS run, last.seq, last.hash
+    FROM accepted
+    JOIN audited ON audited.run = accepted.id,
+    LATERAL ds_withdraw_waits_v1(accepted.id, accepted.now, audited.seq, audited.hash) AS last
+    WHERE accepted.open_waits > 0
+),
 -- }
 updated_runs AS (
     UPDATE runs
@@ -183,8 +190,11 @@ updated_runs AS (
         finish_digest = CASE WHEN $22 IS NOT NULL THEN accepted.digest END,
         finish_at = CASE WHEN $22 IS NOT NULL THEN accepted.now END,
         changed_at = CASE WHEN $22 IS NULL THEN changed_at ELSE accepted.now END,
-        audit_seq = coalesce(audited.seq, audited_plan.seq, runs.audit_seq),
-        audit_hash = coalesce(audited.hash, audited_plan.hash, runs.audit_hash),
+        open_waits = CASE WHEN $22 IS NULL THEN runs.open_waits ELSE 0 END,
+        open_wait_bytes = CASE WHEN $22 IS NULL THEN runs.open_wait_bytes ELSE 0 END,
+        wake_at = CASE WHEN $22 IS NULL THEN runs.wake_at END,
+        audit_seq = coalesce(withdrawn.seq, audited.seq, audited_plan.seq, runs.audit_seq),
+        audit_hash = coalesce(withdrawn.hash, audited.hash, audited_plan.hash, runs.audit_hash),
         -- }
         -- A boundary renews a lease that a heartbeat began; it begins none. It never shortens one: the worker would
         -- learn of the shorter lease only from the response, which may arrive after that lease has expired.
@@ -201,6 +211,7 @@ updated_runs AS (
     -- extras {
     LEFT JOIN audited_plan ON audited_plan.run = accepted.id
     LEFT JOIN audited ON audited.run = accepted.id
+    LEFT JOIN withdrawn ON withdrawn.run = accepted.id
     -- }
     WHERE runs.id = accepted.id
 ),

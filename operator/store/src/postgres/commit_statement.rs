@@ -129,7 +129,11 @@ impl Extras {
             finish: FinishColumns::of(commit.finish.as_ref())?,
             calls: CallColumns::of(&commit.calls, cipher)?,
             records: RecordColumns::of(&commit.records, cipher)?,
-            open_calls: commit.open_calls.iter().map(|id| without_nul(id)).collect(),
+            // As with a finish, no call may stay without an outcome.
+            open_calls: match commit.park {
+                None => commit.open_calls.iter().map(|id| without_nul(id)).collect(),
+                Some(_) => Vec::new(),
+            },
         })
     }
 }

@@ -2,7 +2,8 @@
 -- expired, which has had a transition since $1, or whose head has moved since $3; if there is none, one row has the
 -- store's columns alone.
 --
--- A deadline counts only while the gateways send heartbeats. `{first_expired}`: the deadline rule (reads/deadlines.rs).
+-- A deadline counts only while the gateways send heartbeats, except for `wake`: that is the store's clock alone.
+-- `{first_expired}`: the deadline rule (reads/deadlines.rs).
 --
 -- $1 since, for transitions  $2 longest gap between two gateway heartbeats, in milliseconds  $3 since, for heads
 WITH clock AS MATERIALIZED (
@@ -12,7 +13,7 @@ WITH clock AS MATERIALIZED (
 ),
 live AS MATERIALIZED (
     SELECT namespace, name, object_uid, attempt, attempt_state, changed_at, head_at,
-           CASE WHEN fresh THEN {first_expired} END AS deadline
+           coalesce(CASE WHEN fresh THEN {first_expired} END, CASE WHEN wake_at <= now THEN 'wake' END) AS deadline
     FROM runs, clock
     WHERE lifecycle = 'live'
 ),

@@ -8,7 +8,7 @@ use crate::db_error::{DbError, DbResult};
 const TABLES: &str = "\
     _sqlx_migrations, anchor_leaves, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
     gateway_outages, gateways, held_records, purges, record_batches, record_changes, records, revisions, runs, \
-    signing_key, snapshots, store";
+    signing_key, snapshots, store, waits";
 
 /// The statements, with placeholders `{role}`, `{schema}` and `{tables}`. Append-only tables get INSERT and SELECT
 /// alone. DELETE is granted only on tables that can be rebuilt or belong to workers. The advisory lock serializes

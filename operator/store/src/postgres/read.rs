@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
 use crate::db_error::DbResult;
-use crate::reads::{AttemptRow, FoundRuns, RunRows, record_sql};
+use crate::reads::{AttemptRow, FoundRuns, OpenWaitsSql, RunRows, record_sql};
 use crate::statements::namespace_usage;
 use crate::transitions::OWN_OR_PRIOR_RUN;
 use dalsegno_model::{
@@ -42,7 +42,7 @@ const IS_CURRENT: &str = "SELECT EXISTS (SELECT FROM runs WHERE id = $1 AND capa
 /// The statement that finds runs by a condition on their row `r`.
 macro_rules! find_sql {
     ($condition:expr) => {{
-        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($condition, NOW));
+        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($condition, NOW, OpenWaitsSql::Postgres));
         sqlx::query(AssertSqlSafe(SQL.as_str()))
     }};
 }

@@ -7,20 +7,21 @@ use uuid::Uuid;
 use super::Postgres;
 
 use crate::transitions::{
-    AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, PutRevision, RecordIdentity,
-    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetRetention, Suspend,
-    Transition as _,
+    AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended, PutRevision,
+    RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines,
+    SetRetention, SettleTime, Suspend, TimeOutWait, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
-    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
-    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
-    NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted,
-    Template, Worker, Written,
+    Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
+    BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
+    Deadlines, Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
+    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
+    NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, SNAPSHOT_DUE,
+    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
+    Written,
 };
 
 #[async_trait]
@@ -73,6 +74,22 @@ impl Operator for Postgres {
 
     async fn resume(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord> {
         self.transition(run, Resume { requested_by: by.clone() }).await
+    }
+
+    async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered> {
+        self.do_answer_wait(run, answer).await.map_err(|fault| fault.with_context("answering a wait"))
+    }
+
+    async fn settle_time(&self, run: RunId) -> Result<RunRecord> {
+        self.transition(run, SettleTime).await
+    }
+
+    async fn time_out_wait(&self, run: RunId, id: &str, epoch: i64) -> Result<RunRecord> {
+        self.transition(run, TimeOutWait { id: id.to_owned(), epoch }).await
+    }
+
+    async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord> {
+        self.transition(run, ParkUnattended { attempt }).await
     }
 
     async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord> {
@@ -190,6 +207,14 @@ impl Worker for Postgres {
         self.transition(park.run, park.clone()).await
     }
 
+    async fn open_wait(&self, request: &OpenWaitRequest) -> Result<WaitOpened> {
+        self.do_open_wait(request).await.map_err(|fault| fault.with_context("opening a wait"))
+    }
+
+    async fn wait_states(&self, waits: &[(RunId, Digest, String)]) -> Result<Vec<WaitPolled>> {
+        self.do_wait_states(waits).await.map_err(|fault| fault.with_context("polling waits"))
+    }
+
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
         let make = || async { snapshot_writer::make(&self.snapshot_store(), run).await };
         let done = self.with_fresh_key(run, make).await?;
@@ -260,6 +285,14 @@ impl Read for Postgres {
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
         self.do_find(namespace, name).await.map_err(|fault| fault.with_context("finding runs by name"))
+    }
+
+    async fn waits(&self, run: RunId) -> Result<Vec<Wait>> {
+        self.do_waits(run).await.map_err(|fault| fault.with_context("listing waits"))
+    }
+
+    async fn proposal(&self, run: RunId, id: &str, epoch: i64) -> Result<Option<Proposal>> {
+        self.do_proposal(run, id, epoch).await.map_err(|fault| fault.with_context("reading a proposal"))
     }
 
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {

@@ -23,12 +23,15 @@ use super::read::{NOW, attempt_query};
 use super::row::{boundary_number, without_nul};
 use super::sqlx_types::bind;
 use super::transaction::Transaction;
+use super::waits;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
-    LiveBoundary, RunRow, Value, record_sql,
+    LiveBoundary, OpenWaitsSql, RunRow, Value, WaitRow, record_sql,
 };
-use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
+use crate::transitions::{
+    AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, Rows, Transition, WriteSet,
+};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Postgres {
@@ -78,26 +81,54 @@ impl Postgres {
         run: RunId,
         needs: Needs<'_>,
     ) -> DbResult<(Transaction<'_>, Option<Rows>)> {
-        let record = record_sql(&format!("r.id = '{run}'"), NOW);
-        let templates = match needs {
-            Needs::Templates => LOCK_TEMPLATES,
-            Needs::Nothing | Needs::BoundariesFrom(_) | Needs::Call(_) | Needs::LastAudit => "",
-        };
-        let sql = format!(
-            "SELECT FROM runs WHERE id = '{run}' FOR UPDATE; {record}; \
-             SELECT policy, count(*) AS count FROM calls WHERE run = '{run}' AND state = 'started' GROUP BY policy; \
-             {templates}"
-        );
+        let sql = format!("SELECT FROM runs WHERE id = '{run}' FOR UPDATE; {}", rows_sql(run, needs));
         let (transaction, results) = self.pool.begin(&sql).await?;
-        let [_, record, started, ..] = &results[..] else {
-            return Err(DbError::Corrupt(format!("{} statements returned a result", results.len())));
-        };
-        let Some(of_run) = FoundRuns::read(record, None)?.runs.pop() else { return Ok((transaction, None)) };
-        let count_of_policy =
-            |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
-        let started = started.iter().map(count_of_policy).collect::<DbResult<_>>()?;
-        Ok((transaction, Some(Rows::new(of_run, started))))
+        let rows = read_rows(results.get(1..).unwrap_or_default())?;
+        Ok((transaction, rows))
     }
+}
+
+/// Statements that read what every rule needs of a run.
+fn rows_sql(run: RunId, needs: Needs<'_>) -> String {
+    let record = record_sql(&format!("r.id = '{run}'"), NOW, OpenWaitsSql::Postgres);
+    let templates = match needs {
+        Needs::Templates => LOCK_TEMPLATES,
+        Needs::Nothing | Needs::BoundariesFrom(_) | Needs::Call(_) | Needs::LastAudit | Needs::Waits(_) => "",
+    };
+    format!(
+        "{record}; \
+         SELECT policy, count(*) AS count FROM calls WHERE run = '{run}' AND state = 'started' GROUP BY policy; \
+         {templates}"
+    )
+}
+
+/// The results of [`rows_sql`]. `None`: there is no such run.
+fn read_rows(results: &[Vec<PgRow>]) -> DbResult<Option<Rows>> {
+    let [record, started, ..] = results else {
+        return Err(DbError::Corrupt(format!("{} statements returned a result", results.len())));
+    };
+    let Some(of_run) = FoundRuns::read(record, None)?.runs.pop() else { return Ok(None) };
+    let count_of_policy =
+        |row: &_| Ok((EnumText::<Policy>::read(row, "policy")?.0, Column::read(row, "count")?));
+    let started = started.iter().map(count_of_policy).collect::<DbResult<_>>()?;
+    Ok(Some(Rows::new(of_run, started)))
+}
+
+/// Runs a rule in a transaction that holds the lock of the run's row and has written to it. The caller commits, or
+/// rolls back.
+pub(super) async fn transact_within<T: Transition>(
+    transaction: &mut Transaction<'_>,
+    run: RunId,
+    rule: &T,
+) -> DbResult<T::Answer> {
+    let results = transaction.run_simple(rows_sql(run, rule.needs())).await?;
+    let Some(mut rows) = read_rows(&results)? else { return rule.without_run(run) };
+    read_more(transaction, rule.needs(), &mut rows).await?;
+    let Decision { write, answer } = rule.decide(rows)?;
+    if !write.is_empty() {
+        apply(transaction, write).await?;
+    }
+    Ok(answer)
 }
 
 /// Excludes the transactions that delete unused templates, which take the same lock exclusively: a template that this
@@ -143,6 +174,7 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
             };
             rows.last_audit = found.first().map(last).transpose()?;
         }
+        Needs::Waits(query) => waits::load(transaction, query, rows).await?,
     }
     Ok(())
 }
@@ -174,6 +206,9 @@ fn statement(set: WriteSet) -> Statement {
         attempt_columns,
         reserved,
         call_columns,
+        wait_columns,
+        opened_wait,
+        moved_rate_limit,
         undo_after,
         template,
         audit,
@@ -198,6 +233,17 @@ fn statement(set: WriteSet) -> Statement {
     if let Some((id, columns)) = call_columns {
         let columns = statement.assignments(columns);
         statement.update(CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]);
+    }
+    for ((id, epoch), columns) in wait_columns {
+        let columns = statement.assignments(columns);
+        let key = vec![("run", run.value()), ("id", id.value()), ("epoch", epoch.value())];
+        statement.update(WaitRow::TABLE, columns, key);
+    }
+    if let Some(wait) = opened_wait {
+        statement.insert(WaitRow::TABLE, wait);
+    }
+    if let Some(moved) = moved_rate_limit {
+        statement.move_rate_limit(run, moved);
     }
     if let Some(last) = undo_after {
         statement.undo_after(run, last);
@@ -271,10 +317,25 @@ impl Statement {
             "UPDATE boundaries SET undone = true WHERE {live} \
              AND ((turn, boundary) > {last} OR ((turn, boundary) = {last} AND epoch <> {epoch}))"
         ));
-        for table in ["records", "record_batches", "record_changes"] {
+        for table in ["records", "record_batches", "record_changes", "waits"] {
             self.parts
                 .push(format!("UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {last}"));
         }
+    }
+
+    /// Moves the waits of other runs for a rate limit. One that another transaction holds is left: it is being changed.
+    fn move_rate_limit(&mut self, run: RunId, moved: MovedRateLimit) {
+        let MovedRateLimit { tenant, provider, reset_at } = moved;
+        let (run, tenant) = (self.parameter(run.value()), self.parameter(tenant.value()));
+        let (provider, reset_at) = (self.parameter(provider.value()), self.parameter(reset_at.value()));
+        self.parts.push(format!(
+            "UPDATE waits SET wake_at = waits.wake_at + ({reset_at} - waits.reset_at), reset_at = {reset_at} \
+             FROM (SELECT w.run, w.id, w.epoch FROM waits AS w JOIN runs ON runs.id = w.run \
+                   WHERE w.provider = {provider} AND w.kind = 'rateLimit' AND w.state = 'open' AND NOT w.undone \
+                     AND w.run <> {run} AND w.reset_at < {reset_at} AND runs.tenant = {tenant} \
+                   FOR UPDATE OF w SKIP LOCKED) AS later \
+             WHERE (waits.run, waits.id, waits.epoch) = (later.run, later.id, later.epoch)"
+        ));
     }
 
     /// Inserts a template unless it exists.

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::{Policy, Usage};
 use uuid::Uuid;
 
-use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
+use super::{AttemptRow, Column, Columns, OpenWaitsSql, Prefixed, RunRow, WaitRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage, RunRecord,
-    SignalRow,
+    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage, ParkedOn,
+    RunRecord, SignalRow,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -54,14 +54,15 @@ impl StoreRow {
 /// SQL that finds runs with their attempts, as [`FoundRuns`]: one statement, the same for both databases. `which`: a
 /// condition on the row `r` of the run. `now`: the store's clock in SQL. If no run is found, there is one row, with the
 /// store's columns only.
-pub(crate) fn record_sql(which: &str, now: &str) -> String {
+pub(crate) fn record_sql(which: &str, now: &str, waits: OpenWaitsSql) -> String {
+    let waits = waits.text();
     let columns = [("s", StoreRow::COLUMNS), ("r", RunRow::COLUMNS), ("a", AttemptRow::COLUMNS)]
         .into_iter()
         .flat_map(|(table, columns)| columns.iter().map(move |it| format!("{table}.{it} AS {table}_{it}")))
         .collect::<Vec<_>>()
         .join(", ");
     format!(
-        "SELECT {now} AS now, {OUTAGES}, {columns}, \
+        "SELECT {now} AS now, {OUTAGES}, {waits}, {columns}, \
          g.beat_last AS g_beat_last, g.beat_since AS g_beat_since, g.gap_from AS g_gap_from \
          FROM store s LEFT JOIN runs r ON {which} LEFT JOIN gateways g ON g.id = r.lease_gateway \
          LEFT JOIN attempts a ON a.run = r.id AND (a.number > r.attempt - {ATTEMPTS} OR a.number = r.head_attempt) \
@@ -93,12 +94,15 @@ impl FoundRuns {
             if runs.last().is_none_or(|last| last.run.id != id) {
                 let (run, outages, attempts) = (RunRow::read(&of_run)?, Vec::new(), Vec::new());
                 let lease_gateway = gateway_heartbeat(&Prefixed { row, prefix: "g_" })?;
-                runs.push(RunRows { now, store, lease_gateway, outages, run, attempts });
+                runs.push(RunRows { now, store, lease_gateway, outages, run, attempts, waits: Vec::new() });
             }
             if let (Some(last), Some(_)) = (runs.last_mut(), of_attempt.integer("number")?) {
                 last.attempts.push(AttemptRow::read(&of_attempt)?);
                 if let Some(text) = row.text("outages")? {
                     last.outages = outages(&text)?;
+                }
+                if let Some(text) = row.text("waits")? {
+                    last.waits = WaitRow::read_list(&text)?;
                 }
             }
         }
@@ -127,6 +131,9 @@ pub(crate) struct RunRows {
     pub run: RunRow,
     /// The latest first: the current attempt, the past ones that a record shows, and the one that committed the head.
     pub attempts: Vec<AttemptRow>,
+    /// The open waits of the live branch, in the order of their opening. While a transition decides: also those that it
+    /// has answered.
+    pub waits: Vec<WaitRow>,
 }
 
 impl RunRows {
@@ -137,7 +144,7 @@ impl RunRows {
 
     /// The run's record.
     pub fn record(&self) -> DbResult<RunRecord> {
-        let Self { now, store, lease_gateway, outages, run, attempts } = self;
+        let Self { now, store, lease_gateway, outages, run, attempts, waits } = self;
         let shown =
             |attempt: &&AttemptRow| (run.attempt - ATTEMPTS + 1..run.attempt).contains(&attempt.number);
         let past = attempts.iter().filter(shown).map(AttemptRow::record).collect::<DbResult<_>>()?;
@@ -186,6 +193,14 @@ impl RunRows {
             created_at: timestamp(run.created_at)?,
             retention: run.retention(),
             dropped_to: run.dropped_to(),
+            waits: waits
+                .iter()
+                .filter(|wait| wait.is_open())
+                .map(WaitRow::open_wait)
+                .collect::<DbResult<_>>()?,
+            park: parked(run)?,
+            parks_without_progress: run.parks_without_progress,
+            wake_at: optional(run.wake_at)?,
         })
     }
 
@@ -232,6 +247,13 @@ fn call_counts(run: &RunRow) -> CallCounts {
 fn signal(requested_at: Option<i64>, told_at: Option<i64>) -> DbResult<Option<SignalRow>> {
     let Some(requested_at) = requested_at else { return Ok(None) };
     Ok(Some(SignalRow { requested_at: timestamp(requested_at)?, told_at: optional(told_at)? }))
+}
+
+fn parked(run: &RunRow) -> DbResult<Option<ParkedOn>> {
+    let (Some(on), Some(mode), Some(at)) = (&run.parked_on, run.park_mode, run.parked_at) else {
+        return Ok(None);
+    };
+    Ok(Some(ParkedOn { on: on.clone(), mode: mode.0, at: timestamp(at)? }))
 }
 
 fn finish(run: &RunRow) -> DbResult<Option<FinishRow>> {

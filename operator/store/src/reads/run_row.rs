@@ -1,6 +1,6 @@
 //! A run's row.
 
-use dalsegno_protocol::{Boundary, Policy, Usage};
+use dalsegno_protocol::{Boundary, ParkMode, Policy, Usage};
 use uuid::Uuid;
 
 use super::table::table;
@@ -101,6 +101,14 @@ table! {
         own_open_calls: i64,
         rewinds: i32,
         park_id: Option<Uuid>,
+        last_wait: i64,
+        open_waits: i64,
+        open_wait_bytes: i64,
+        parked_on: Option<Vec<String>>,
+        park_mode: Option<EnumText<ParkMode>>,
+        parked_at: Option<i64>,
+        parks_without_progress: i32,
+        wake_at: Option<i64>,
     }
 }
 
@@ -212,6 +220,26 @@ impl RunRow {
             Some(HeadPoint { turn, boundary: Boundary::Plan, .. }) => turn,
             Some(HeadPoint { turn, boundary: Boundary::Result, .. }) => turn + 1,
         }
+    }
+
+    /// The boundary that is committed next, unless the open turn has no plan: then its result is. What is stored before
+    /// it is undone by a rewind to an earlier boundary.
+    pub fn next_boundary(&self) -> Boundary {
+        match self.head() {
+            Some(HeadPoint { boundary: Boundary::Plan, .. }) => Boundary::Result,
+            Some(HeadPoint { boundary: Boundary::Result, .. }) | None => Boundary::Plan,
+        }
+    }
+
+    /// The run is not parked on waits.
+    pub fn unpark(&mut self) {
+        (self.parked_on, self.park_mode, self.parked_at) = (None, None, None);
+    }
+
+    /// The run has no open waits.
+    pub fn clear_waits(&mut self) {
+        (self.open_waits, self.open_wait_bytes, self.wake_at) = (0, 0, None);
+        self.unpark();
     }
 
     /// What the worker must know: whether to suspend, whether to cancel, and the length of its lease.

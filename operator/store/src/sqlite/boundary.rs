@@ -14,6 +14,7 @@ use super::row::{HeadPoint, RunRow};
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
 use crate::encoded_ops::{EncodedOps, MAX_BATCHED_BYTES};
+use crate::transitions::ParkWithBoundary;
 use dalsegno_format::codec;
 use dalsegno_format::header::{self, Header, NO_PARENT};
 use dalsegno_format::records::{Changes, link};
@@ -38,6 +39,7 @@ pub(super) struct PreparedCommit {
     pub usage: Usage,
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
+    pub park: Option<ParkWithBoundary>,
     pub cipher: PayloadCipher,
     pub room: Room,
 }
@@ -70,6 +72,7 @@ impl PreparedCommit {
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
+            park: ParkWithBoundary::of(commit),
             cipher,
             room: Room::default(),
         })
@@ -80,7 +83,8 @@ impl PreparedCommit {
         let has_more = !self.calls.is_empty()
             || !self.open_calls.is_empty()
             || self.records.digest.is_some()
-            || self.finish.is_some();
+            || self.finish.is_some()
+            || self.park.is_some();
         !has_more && self.size() <= MAX_BATCHED_BYTES
     }
 

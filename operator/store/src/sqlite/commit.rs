@@ -14,10 +14,13 @@ use super::open_calls;
 use super::records::{self, RecordsAt};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
+use super::transitions::transact;
+use super::waits;
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
 use crate::transitions::{
-    AuditEvent, commit_receipt, finish_detail, renew_lease, report_signals, set_finished,
+    AuditEvent, ParkWithBoundary, commit_receipt, finish_detail, parked, renew_lease, report_signals,
+    set_finished,
 };
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
@@ -34,7 +37,8 @@ pub(super) async fn commit(
     let Some(row) = RunRow::load(conn, commit.run).await? else {
         return Ok(Some(Committed::NotFound));
     };
-    let named: &[String] = if commit.finish.is_some() { &[] } else { &commit.open_calls };
+    let ends_attempt = commit.finish.is_some() || commit.park.is_some();
+    let named: &[String] = if ends_attempt { &[] } else { &commit.open_calls };
     let open_calls =
         if open_calls::are_named(conn, &row, named).await? { OpenCalls::Allowed } else { OpenCalls::Refused };
     match admission::admit_commit(&row, &commit.capability, &commit.proposal, open_calls) {
@@ -45,7 +49,19 @@ pub(super) async fn commit(
             if commit.finish.is_none() {
                 commit.room.check()?;
             }
-            Ok(Some(write(conn, now, row, commit).await?.unwrap_or(Committed::CallsTooLarge)))
+            if let Some(ParkWithBoundary(park)) = &commit.park
+                && let Some(id) = waits::first_unknown(conn, commit.run, &park.on).await?
+            {
+                return Ok(Some(Committed::NoSuchWait(id)));
+            }
+            let committed = write(conn, now, row, commit).await?.unwrap_or(Committed::CallsTooLarge);
+            match (committed, &commit.park) {
+                (Committed::Ok(receipt), Some(park)) => {
+                    let answer = transact(conn, now, commit.run, park.clone()).await?;
+                    Ok(Some(parked(answer, receipt)))
+                }
+                (committed, _) => Ok(Some(committed)),
+            }
         }
         Admission::Duplicate => duplicate(conn, now, row).await.map(Some),
         Admission::Fenced => {
@@ -196,7 +212,8 @@ async fn end_run(
     set_finished(row, now, finish, Some(by));
     row.changed_at = now;
     let detail = finish_detail(row, finish);
-    append(conn, row, now, AuditEvent { kind: kind::FINISHED, actor: actor::WORKER, detail }).await
+    append(conn, row, now, AuditEvent { kind: kind::FINISHED, actor: actor::WORKER, detail }).await?;
+    waits::withdraw(conn, now, row).await
 }
 
 /// Returns the receipt of the stored head again, and reports a cancel request.

@@ -10,13 +10,14 @@ use crate::db_error::{DbResult, timestamp};
 use crate::reads::{ClockSql, Column as _, EnumText};
 use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey, PollSince};
 
-/// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap.
+/// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap, `?3` whether one is serving.
+/// If none is, no deadline expires but `wake`: that is the store's clock alone.
 pub(super) static EXPIRED: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "max", least: "min", now: "?1", beat_since: "?2" };
     let deadline = clocks.first_expired();
     format!(
         "SELECT namespace, name, object_uid, attempt, deadline FROM ( \
-             SELECT namespace, name, object_uid, attempt, {deadline} AS deadline \
+             SELECT namespace, name, object_uid, attempt, coalesce(CASE WHEN ?3 THEN {deadline} END, CASE WHEN wake_at <= ?1 THEN 'wake' END) AS deadline \
              FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' \
          ) WHERE deadline IS NOT NULL ORDER BY namespace, name"
     )
@@ -33,16 +34,16 @@ pub(super) const CHANGED: &str = "SELECT namespace, name, object_uid, changed_at
 pub(super) const ACTIVE: &str = "SELECT count(*) FROM runs INDEXED BY runs_live \
      WHERE lifecycle = 'live' AND attempt_state = 'attached'";
 
-/// Returns expired deadlines, and the runs that changed since `since`. If no gateway is serving, no deadline expires.
+/// Returns expired deadlines, and the runs that changed since `since`.
 pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: PollSince) -> DbResult<DeadlinePoll> {
     let store = store_row(conn).await?;
     let is_gateway_serving = (now - store.beat_last).abs() <= HEARTBEAT_GAP_MS;
-    let expired = if is_gateway_serving {
-        let query = sqlx::query(AssertSqlSafe(EXPIRED.as_str())).bind(now).bind(store.beat_since);
-        query.fetch_all(&mut *conn).await?
-    } else {
-        Vec::new()
-    };
+    let expired = sqlx::query(AssertSqlSafe(EXPIRED.as_str()))
+        .bind(now)
+        .bind(store.beat_since)
+        .bind(is_gateway_serving)
+        .fetch_all(&mut *conn)
+        .await?;
     let changed = sqlx::query(CHANGED)
         .bind(since.transitions.as_millisecond())
         .bind(since.heads.as_millisecond())

@@ -4,12 +4,16 @@
 use dalsegno_protocol::Call;
 
 use super::database::{QueryExecutor as _, Sqlite};
+use super::waits::{self, PolledWait};
 use super::{calls, events, records};
 use crate::events::StoredEvents;
-use crate::reads::CallRow;
+use crate::reads::{CallRow, StoredWait, proposal};
 use dalsegno_format::records::page;
 use dalsegno_format::seal::is_sealed;
-use dalsegno_model::{CallFilter, EventPage, EventQuery, RecordPage, RecordQuery, Result, RunId};
+use dalsegno_model::{
+    CallFilter, Digest, EventPage, EventQuery, Proposal, RecordPage, RecordQuery, Result, RunId, Wait,
+    WaitPolled,
+};
 
 impl Sqlite {
     pub(super) async fn read_event_page(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
@@ -24,6 +28,45 @@ impl Sqlite {
         let rows = self.read(operation, move |conn, _| Box::pin(calls::list(conn, run, which))).await?;
         let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
         rows.iter().map(|row| row.public(&cipher).map_err(|fault| fault.with_context(operation))).collect()
+    }
+
+    pub(super) async fn list_waits(&self, run: RunId) -> Result<Vec<Wait>> {
+        let operation = "listing waits";
+        let rows = self.read(operation, move |conn, _| Box::pin(waits::of_run(conn, run))).await?;
+        let cipher = self.cipher_to_read(run, rows.iter().any(StoredWait::looks_sealed)).await?;
+        rows.iter().map(|row| row.public(&cipher).map_err(|fault| fault.with_context(operation))).collect()
+    }
+
+    pub(super) async fn read_wait_states(
+        &self,
+        polled: &[(RunId, Digest, String)],
+    ) -> Result<Vec<WaitPolled>> {
+        let (operation, polled) = ("polling waits", polled.to_vec());
+        let rows = self.read(operation, move |conn, _| Box::pin(waits::states(conn, polled))).await?;
+        let mut states = Vec::with_capacity(rows.len());
+        for polled in rows {
+            states.push(match polled {
+                PolledWait { is_current: false, .. } => WaitPolled::Fenced,
+                PolledWait { wait: None, .. } => WaitPolled::NoSuchWait,
+                PolledWait { wait: Some(wait), .. } => {
+                    let cipher = self.cipher_to_read(wait.row.run, wait.looks_sealed()).await?;
+                    let wait = wait.public(&cipher).map_err(|fault| fault.with_context(operation))?;
+                    WaitPolled::Wait(Box::new(wait))
+                }
+            });
+        }
+        Ok(states)
+    }
+
+    pub(super) async fn read_proposal(&self, run: RunId, id: &str, epoch: i64) -> Result<Option<Proposal>> {
+        let (operation, id) = ("reading a proposal", id.to_owned());
+        let found =
+            self.read(operation, move |conn, _| Box::pin(waits::proposal(conn, run, id, epoch))).await?;
+        let Some((wait, request)) = found else { return Ok(None) };
+        let looks_sealed = wait.looks_sealed() || request.as_deref().is_some_and(is_sealed);
+        let cipher = self.cipher_to_read(run, looks_sealed).await?;
+        let proposal = proposal(&wait, request.as_deref(), &cipher);
+        proposal.map(Some).map_err(|fault| fault.with_context(operation))
     }
 
     pub(super) async fn read_record_page(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {

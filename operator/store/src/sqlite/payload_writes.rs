@@ -3,15 +3,16 @@
 
 use super::boundary::PreparedCommit;
 use super::database::{Sqlite, with_timeout};
-use super::{calls, records};
+use super::transitions::transact;
+use super::{calls, records, waits};
 use crate::encoded_ops::{self, EncodedOps};
 use crate::reads::encode_payload;
-use crate::transitions::{Finish, SettleCall};
+use crate::transitions::{Finish, OpenWait, SettleCall, Transition as _};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::{
-    Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, RecordBatch, Result, RunId,
-    Settle, Written,
+    Claim, Claimed, Commit, Committed, Complete, Completed, Error, FinishCall, OpenWaitRequest, RecordBatch,
+    Result, RunId, Settle, WaitOpened, Written,
 };
 
 impl Sqlite {
@@ -90,6 +91,21 @@ impl Sqlite {
     pub(super) async fn settle_call(&self, settle: &Settle) -> Result<Completed> {
         let cipher = self.cipher_to_write(settle.run).await?;
         self.transition(settle.run, SettleCall::of(settle, cipher)?).await
+    }
+
+    pub(super) async fn open_wait_of(&self, request: &OpenWaitRequest) -> Result<WaitOpened> {
+        let cipher = self.cipher_to_write(request.run).await?;
+        let (run, rule, room) = (request.run, OpenWait::of(request, cipher)?, self.room());
+        self.write(OpenWait::OPERATION, move |conn, now| {
+            Box::pin(async move {
+                // What is opened already is returned on a full volume too.
+                if !room.exists() && waits::first_unknown(conn, run, rule.ids()).await?.is_some() {
+                    room.check()?;
+                }
+                transact(conn, now, run, rule).await
+            })
+        })
+        .await
     }
 
     pub(super) async fn write_record_batch(&self, batch: &RecordBatch) -> Result<Written> {

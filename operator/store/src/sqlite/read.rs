@@ -10,7 +10,7 @@ use super::open_calls;
 use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::db_error::DbResult;
-use crate::reads::{AttemptRow, FoundRuns, RunRows, StoreRow, record_sql};
+use crate::reads::{AttemptRow, FoundRuns, OpenWaitsSql, RunRows, StoreRow, record_sql};
 use crate::statements::namespace_usage;
 use crate::transitions::OWN_OR_PRIOR_RUN;
 use dalsegno_model::{
@@ -26,7 +26,7 @@ pub(super) async fn store_row(conn: &mut SqliteConnection) -> DbResult<StoreRow>
 /// The query of the runs that meet a condition on the row `r`, which has one parameter or two.
 macro_rules! runs_where {
     ($condition:literal) => {{
-        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($condition, "NULL"));
+        static SQL: LazyLock<String> = LazyLock::new(|| record_sql($condition, "NULL", OpenWaitsSql::Sqlite));
         sqlx::query(AssertSqlSafe(SQL.as_str()))
     }};
 }
@@ -51,7 +51,8 @@ pub(super) async fn find_existing(
     now: i64,
     new: &NewRun,
 ) -> DbResult<FoundRuns> {
-    static SQL: LazyLock<String> = LazyLock::new(|| record_sql(OWN_OR_PRIOR_RUN, "NULL"));
+    static SQL: LazyLock<String> =
+        LazyLock::new(|| record_sql(OWN_OR_PRIOR_RUN, "NULL", OpenWaitsSql::Sqlite));
     let query = sqlx::query(AssertSqlSafe(SQL.as_str()));
     fetch(conn, now, query.bind(&new.object_uid).bind(&new.namespace).bind(&new.name)).await
 }

@@ -10,19 +10,20 @@ use super::{
     namespace, prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::transitions::{
-    AcknowledgeCancel, Attach, EndAttempt, ForgiveEnd, PutRevision, RecordIdentity, RecordPod,
-    RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetRetention, Suspend,
+    AcknowledgeCancel, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
+    RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines,
+    SetRetention, SettleTime, Suspend, TimeOutWait,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
-    Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
-    CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
-    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
-    NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
-    Written,
+    Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
+    BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
+    Deadlines, Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
+    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
+    NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shred,
+    Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -75,6 +76,23 @@ impl Operator for Sqlite {
 
     async fn resume(&self, run: RunId, requested_by: &RequestedBy) -> Result<RunRecord> {
         self.transition(run, Resume { requested_by: requested_by.clone() }).await
+    }
+
+    async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered> {
+        let cipher = self.cipher_to_write(run).await?;
+        self.transition(run, AnswerWait::of(answer, &cipher)?).await
+    }
+
+    async fn settle_time(&self, run: RunId) -> Result<RunRecord> {
+        self.transition(run, SettleTime).await
+    }
+
+    async fn time_out_wait(&self, run: RunId, id: &str, epoch: i64) -> Result<RunRecord> {
+        self.transition(run, TimeOutWait { id: id.to_owned(), epoch }).await
+    }
+
+    async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord> {
+        self.transition(run, ParkUnattended { attempt }).await
     }
 
     async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord> {
@@ -201,6 +219,14 @@ impl Worker for Sqlite {
         self.transition(park.run, park.clone()).await
     }
 
+    async fn open_wait(&self, request: &OpenWaitRequest) -> Result<WaitOpened> {
+        self.open_wait_of(request).await
+    }
+
+    async fn wait_states(&self, waits: &[(RunId, Digest, String)]) -> Result<Vec<WaitPolled>> {
+        self.read_wait_states(waits).await
+    }
+
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
         self.room().check().map_err(|fault| fault.with_context("making a snapshot"))?;
         crate::snapshot_writer::make(&self.snapshot_store(), run).await
@@ -261,6 +287,14 @@ impl Read for Sqlite {
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.read("finding runs by name", |conn, now| Box::pin(read::find(conn, now, namespace, name))).await
+    }
+
+    async fn waits(&self, run: RunId) -> Result<Vec<Wait>> {
+        self.list_waits(run).await
+    }
+
+    async fn proposal(&self, run: RunId, id: &str, epoch: i64) -> Result<Option<Proposal>> {
+        self.read_proposal(run, id, epoch).await
     }
 
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {

@@ -9,8 +9,9 @@ use super::database::{QueryExecutor as _, Sqlite};
 use super::open_calls;
 use super::read::run_rows;
 use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
+use super::waits;
 use crate::db_error::DbResult;
-use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
+use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow, WaitRow};
 use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
@@ -76,6 +77,7 @@ pub(super) async fn transact<T: Transition>(
                 sqlx::query_as(LastAudit::SQL).bind(run).fetch_optional(&mut *conn).await?;
             rows.last_audit = last.map(|(kind, has_moved)| LastAudit { kind, has_moved });
         }
+        Needs::Waits(query) => waits::load(conn, query, &mut rows).await?,
     }
     let Decision { write, answer } = rule.decide(rows)?;
     apply(conn, now, write).await?;
@@ -102,12 +104,13 @@ async fn load_boundaries(
 }
 
 /// Marks as undone what came after a boundary. The parameters are the run, and the boundary's turn, number and epoch.
-const UNDO: [&str; 4] = [
+const UNDO: [&str; 5] = [
     "UPDATE boundaries SET undone = 1 WHERE run = ?1 AND NOT undone \
      AND ((turn, boundary) > (?2, ?3) OR ((turn, boundary) = (?2, ?3) AND epoch <> ?4))",
     "UPDATE records SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
     "UPDATE record_batches SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
     "UPDATE record_changes SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
+    "UPDATE waits SET undone = 1 WHERE run = ?1 AND (turn, boundary) > (?2, ?3) AND NOT undone",
 ];
 
 /// Writes the decision of a transition.
@@ -120,6 +123,9 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         attempt_columns,
         reserved,
         call_columns,
+        wait_columns,
+        opened_wait,
+        moved_rate_limit,
         undo_after,
         template,
         audit,
@@ -140,6 +146,16 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
     }
     if let Some((id, columns)) = call_columns {
         update(conn, CallRow::TABLE, columns, vec![("run", run.value()), ("id", id.value())]).await?;
+    }
+    for ((id, epoch), columns) in wait_columns {
+        let key = vec![("run", run.value()), ("id", id.value()), ("epoch", epoch.value())];
+        update(conn, WaitRow::TABLE, columns, key).await?;
+    }
+    if let Some(wait) = opened_wait {
+        insert(conn, WaitRow::TABLE, wait).await?;
+    }
+    if let Some(moved) = moved_rate_limit {
+        waits::move_rate_limit(conn, run, moved).await?;
     }
     for undo in undo_after.iter().flat_map(|boundary_id| UNDO.map(|undo| (undo, boundary_id))) {
         let (undo, BoundaryId { turn, boundary, epoch }) = undo;

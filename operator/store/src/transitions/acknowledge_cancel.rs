@@ -4,6 +4,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::end::{fence_and_end, set_finished};
+use super::waits::withdraw_waits;
 use super::worker::has_capability;
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
@@ -60,6 +61,7 @@ pub(super) fn acknowledge(change: &mut Change, capability: Digest, park_id: Opti
     change.notify();
     let RunRow { attempt, epoch, .. } = *change.row();
     change.audit(kind::CANCELLED, actor::WORKER, json!({ "attempt": attempt, "epoch": epoch }));
+    withdraw_waits(change);
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::Rows;
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
+use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows, WaitRow};
 use dalsegno_format::audit::AuditHeader;
 use dalsegno_model::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord, Template};
 
@@ -27,8 +27,14 @@ pub(crate) struct WriteSet {
     pub reserved: Vec<AttemptRow>,
     /// The id of a call, and its columns.
     pub call_columns: Option<(String, Vec<Assignment>)>,
+    /// Id and opening epoch of waits, and their columns.
+    pub wait_columns: Vec<(WaitKey, Vec<Assignment>)>,
+    /// A new wait.
+    pub opened_wait: Option<Vec<Assignment>>,
+    /// Moves the waits of other runs for a rate limit that ends later than they know.
+    pub moved_rate_limit: Option<MovedRateLimit>,
     /// Undoes the boundaries of the live branch after this one, and those with its turn and boundary under another
-    /// epoch. Hides the records and batches of records that came after it.
+    /// epoch. Hides the records, batches of records and waits that came after it.
     pub undo_after: Option<BoundaryId>,
     /// A template to insert, unless it exists.
     pub template: Option<Template>,
@@ -41,6 +47,18 @@ impl WriteSet {
     pub fn is_empty(&self) -> bool {
         *self == Self { run: self.run, ..Self::default() }
     }
+}
+
+/// Id and opening epoch of a wait.
+pub(crate) type WaitKey = (String, i64);
+
+/// A rate limit whose end a run has learned anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MovedRateLimit {
+    pub tenant: String,
+    pub provider: String,
+    /// The new end. Waits that were computed from an earlier one are moved by the difference.
+    pub reset_at: i64,
 }
 
 /// A row of the audit, linked to the row before it.
@@ -107,6 +125,10 @@ pub(crate) struct Change {
     before: Option<RunRows>,
     rows: RunRows,
     started: BTreeMap<Policy, i64>,
+    /// The encoded request of a new wait.
+    request: Option<Vec<u8>>,
+    /// The encoded answer of a wait.
+    wait_answer: Option<(WaitKey, Vec<u8>)>,
     /// What is written besides the differences between the rows.
     write: WriteSet,
 }
@@ -115,13 +137,13 @@ impl Change {
     pub fn of(rows: Rows) -> Self {
         let Rows { of_run, started, .. } = rows;
         let write = WriteSet { run: of_run.run.id, ..WriteSet::default() };
-        Self { before: Some(of_run.clone()), rows: of_run, started, write }
+        Self { before: Some(of_run.clone()), rows: of_run, started, request: None, wait_answer: None, write }
     }
 
     /// For a new run.
     pub fn of_new(rows: RunRows) -> Self {
         let write = WriteSet { run: rows.run.id, ..WriteSet::default() };
-        Self { before: None, rows, started: BTreeMap::new(), write }
+        Self { before: None, rows, started: BTreeMap::new(), request: None, wait_answer: None, write }
     }
 
     /// The store's clock.
@@ -165,6 +187,32 @@ impl Change {
     /// Adds a new attempt. It is the latest.
     pub fn reserve(&mut self, attempt: AttemptRow) {
         self.rows.attempts.insert(0, attempt);
+    }
+
+    /// The open waits of the run's live branch, and those that this change has answered.
+    pub fn waits(&self) -> &[WaitRow] {
+        &self.rows.waits
+    }
+
+    /// The same, to change them.
+    pub fn waits_mut(&mut self) -> &mut Vec<WaitRow> {
+        &mut self.rows.waits
+    }
+
+    /// Adds a new wait, with its encoded request.
+    pub fn open_wait(&mut self, wait: WaitRow, request: Vec<u8>) {
+        self.rows.waits.push(wait);
+        self.request = Some(request);
+    }
+
+    /// Sets the encoded answer of a wait that this change answers.
+    pub fn set_wait_answer(&mut self, key: WaitKey, answer: Vec<u8>) {
+        self.wait_answer = Some((key, answer));
+    }
+
+    /// Moves the waits of other runs for this rate limit.
+    pub fn move_rate_limit(&mut self, moved: MovedRateLimit) {
+        self.write.moved_rate_limit = Some(moved);
     }
 
     /// Marks the change as one that the operator must see at once.
@@ -222,7 +270,7 @@ impl Change {
 
     /// The changes, with the answer.
     pub fn decide<A>(self, answer: A) -> Decision<A> {
-        let Self { before, rows, started: _, mut write } = self;
+        let Self { before, rows, started: _, request, wait_answer, mut write } = self;
         let Some(before) = before else {
             (write.created, write.reserved) = (Some(Box::new(rows.run)), rows.attempts);
             return Decision { write, answer };
@@ -236,6 +284,21 @@ impl Change {
             let columns = attempt.changes(old);
             if !columns.is_empty() {
                 write.attempt_columns.push((attempt.number, columns));
+            }
+        }
+        for wait in rows.waits {
+            let is_same = |other: &&WaitRow| (&other.id, other.epoch) == (&wait.id, wait.epoch);
+            let Some(old) = before.waits.iter().find(is_same) else {
+                let request = [("request", request.clone().value())];
+                write.opened_wait = Some(wait.assignments().into_iter().chain(request).collect());
+                continue;
+            };
+            let (mut columns, key) = (wait.changes(old), (wait.id, wait.epoch));
+            if let Some((_, answer)) = wait_answer.as_ref().filter(|(answered, _)| *answered == key) {
+                columns.push(("answer", answer.clone().value()));
+            }
+            if !columns.is_empty() {
+                write.wait_columns.push((key, columns));
             }
         }
         Decision { write, answer }

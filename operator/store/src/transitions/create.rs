@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::end::{end_with_audit, fence_and_end, neutral_ending, reserve_next};
 use super::settings::set_deadlines;
+use super::waits::withdraw_waits;
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
 use crate::reads::{EnumText, FoundRuns, Hash, RunRow, RunRows};
@@ -112,6 +113,7 @@ impl Transition for Abandon {
         (run.lifecycle, run.over_at) = (EnumText(Lifecycle::Abandoned), Some(now));
         let detail = json!({ "by": new.object_uid, "epoch": run.epoch });
         change.audit(kind::ABANDONED, actor::OPERATOR, detail);
+        withdraw_waits(&mut change);
         Ok(change.decide(true))
     }
 }
@@ -127,6 +129,7 @@ pub(crate) fn create(found: &FoundRuns, new: &NewRun) -> DbResult<Decision<RunRe
         outages: Vec::new(),
         run: empty(now, new),
         attempts: Vec::new(),
+        waits: Vec::new(),
     });
     let NewRun { tenant, namespace, name, object_uid, .. } = new;
     let detail = json!({ "tenant": tenant, "namespace": namespace, "name": name, "objectUID": object_uid });
@@ -224,5 +227,13 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         own_open_calls: 0,
         rewinds: 0,
         park_id: None,
+        last_wait: 0,
+        open_waits: 0,
+        open_wait_bytes: 0,
+        parked_on: None,
+        park_mode: None,
+        parked_at: None,
+        parks_without_progress: 0,
+        wake_at: None,
     }
 }

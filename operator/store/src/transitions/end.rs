@@ -4,6 +4,7 @@ use dalsegno_protocol::Policy;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
+use super::waits::withdraw_waits;
 use super::{Change, text};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
@@ -47,6 +48,9 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     run.own_open_calls = 0;
     run.attempt_state = EnumText(AttemptState::Ended);
     run.set_counters(count(run.counters(), class, progress));
+    if progress {
+        run.parks_without_progress = 0;
+    }
     fence(change);
     Ok(Some(class))
 }
@@ -135,7 +139,7 @@ fn reserved_attempt(run: &RunRow, now: i64) -> AttemptRow {
     }
 }
 
-/// Finishes the run and appends that to the audit.
+/// Finishes the run, withdraws its open waits, and appends that to the audit.
 pub(super) fn finish_with_audit(
     change: &mut Change,
     finish: &NewFinish,
@@ -146,6 +150,7 @@ pub(super) fn finish_with_audit(
     set_finished(change.run(), now, finish, by);
     let detail = finish_detail(change.row(), finish);
     change.audit(kind::FINISHED, actor, detail);
+    withdraw_waits(change);
 }
 
 /// Finishes the run. Its epoch and capability stay, so that a retry of its worker is recognized. `by`: commit id and

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::end::fence_and_end;
+use super::waits::withdraw_waits;
 use super::{Change, Decision, Rows, Transition, with_attribution};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
@@ -31,6 +32,7 @@ impl Transition for MarkDeleted {
             (run.lifecycle, run.over_at) = (EnumText(Lifecycle::Deleted), Some(now));
             let detail = json!({ "epoch": run.epoch });
             change.audit(kind::DELETED, actor::OPERATOR, with_attribution(&self.requested_by, detail));
+            withdraw_waits(&mut change);
         }
         Ok(change.decide(()))
     }

@@ -4,6 +4,7 @@ use dalsegno_protocol::Boundary;
 use serde_json::{Value as Json, json};
 
 use super::end::{end_with_audit, fence, neutral_ending, reserve_next};
+use super::waits::undo_waits;
 use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::db_error::DbResult;
 use crate::reads::{HeadPoint, LiveBoundary};
@@ -43,6 +44,7 @@ impl Transition for Rewind {
         // Also boundaries with the target's turn and boundary under another epoch.
         let undone: Vec<_> = boundaries.iter().filter(|it| it.id != *to).map(in_audit).collect();
         change.undo_after(*to);
+        undo_waits(&mut change, *to);
         let has_pod = matches!(state, AttemptState::Created | AttemptState::Attached);
         if has_pod {
             let ending = neutral_ending(change.row().attempt, Cause::Rewound);

@@ -1,0 +1,129 @@
+//! Statements of waits.
+
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::audit::append;
+use super::row::RunRow;
+use super::sqlx_types::Hash;
+use crate::db_error::DbResult;
+use crate::reads::{Column, StoredWait};
+use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, WAIT_STATE, WAITS, WAITS_OF_RUN};
+use crate::transitions::{AuditEvent, MovedRateLimit, RateLimitQueue, Rows, WaitsQuery, withdrawn_detail};
+use dalsegno_model::audit::{actor, kind};
+use dalsegno_model::{Digest, RunId};
+
+/// As [`MovedRateLimit`]. The parameters are the run, the tenant, the provider and the new end.
+const MOVE_RATE_LIMIT: &str = "UPDATE waits SET wake_at = wake_at + (?4 - reset_at), reset_at = ?4 \
+     WHERE provider = ?3 AND kind = 'rateLimit' AND state = 'open' AND NOT undone AND run <> ?1 AND reset_at < ?4 \
+       AND run IN (SELECT id FROM runs WHERE tenant = ?2)";
+
+/// Loads the waits that a rule needs besides the open ones.
+pub(super) async fn load(
+    conn: &mut SqliteConnection,
+    query: WaitsQuery<'_>,
+    rows: &mut Rows,
+) -> DbResult<()> {
+    let run = &rows.of_run.run;
+    for id in query.ids {
+        let found = sqlx::query(AssertSqlSafe(WAITS.as_str()))
+            .bind(run.id)
+            .bind(id)
+            .fetch_optional(&mut *conn)
+            .await?;
+        rows.named_waits.extend(found.as_ref().map(StoredWait::read).transpose()?);
+    }
+    if let Some(provider) = query.provider {
+        let query = sqlx::query_as(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider);
+        let (others, is_probe) = query.fetch_one(&mut *conn).await?;
+        rows.rate_limit = RateLimitQueue { others, is_probe };
+    }
+    Ok(())
+}
+
+/// The first of these ids that no wait of the run's live branch has.
+pub(super) async fn first_unknown(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    ids: &[String],
+) -> DbResult<Option<String>> {
+    for id in ids {
+        let known =
+            sqlx::query("SELECT 1 FROM waits WHERE run = ? AND id = ? AND NOT undone").bind(run).bind(id);
+        if known.fetch_optional(&mut *conn).await?.is_none() {
+            return Ok(Some(id.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// Moves the waits of other runs for a rate limit.
+pub(super) async fn move_rate_limit(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    moved: MovedRateLimit,
+) -> DbResult<()> {
+    let MovedRateLimit { tenant, provider, reset_at } = moved;
+    let query = sqlx::query(MOVE_RATE_LIMIT).bind(run).bind(tenant).bind(provider).bind(reset_at);
+    query.execute(conn).await?;
+    Ok(())
+}
+
+/// Withdraws the open waits of a run that ends with a boundary. The caller saves the run's row.
+pub(super) async fn withdraw(conn: &mut SqliteConnection, now: i64, row: &mut RunRow) -> DbResult<()> {
+    if row.open_waits == 0 {
+        row.clear_waits();
+        return Ok(());
+    }
+    let open = "SELECT id, epoch FROM waits WHERE run = ? AND state = 'open' AND NOT undone ORDER BY ordinal";
+    let waits: Vec<(String, i64)> = sqlx::query_as(open).bind(row.id).fetch_all(&mut *conn).await?;
+    let withdraw = "UPDATE waits SET state = 'withdrawn' WHERE run = ? AND state = 'open' AND NOT undone";
+    sqlx::query(withdraw).bind(row.id).execute(&mut *conn).await?;
+    row.clear_waits();
+    let detail = withdrawn_detail(&waits);
+    append(conn, row, now, AuditEvent { kind: kind::WAIT_WITHDRAWN, actor: actor::OPERATOR, detail }).await
+}
+
+/// One wait that a worker polls.
+#[derive(Debug)]
+pub(super) struct PolledWait {
+    /// Whether the capability is the current epoch's.
+    pub is_current: bool,
+    pub wait: Option<StoredWait>,
+}
+
+/// The states of these waits.
+pub(super) async fn states(
+    conn: &mut SqliteConnection,
+    waits: Vec<(RunId, Digest, String)>,
+) -> DbResult<Vec<PolledWait>> {
+    let mut states = Vec::with_capacity(waits.len());
+    for (run, capability, id) in waits {
+        let query = sqlx::query(AssertSqlSafe(WAIT_STATE.as_str())).bind(run).bind(Hash(capability)).bind(id);
+        states.push(match query.fetch_optional(&mut *conn).await? {
+            None => PolledWait { is_current: false, wait: None },
+            Some(row) => {
+                let id: Option<String> = Column::read(&row, "id")?;
+                PolledWait { is_current: true, wait: id.map(|_| StoredWait::read(&row)).transpose()? }
+            }
+        });
+    }
+    Ok(states)
+}
+
+/// The open waits of a run, and those that were answered since its head.
+pub(super) async fn of_run(conn: &mut SqliteConnection, run: RunId) -> DbResult<Vec<StoredWait>> {
+    let rows = sqlx::query(AssertSqlSafe(WAITS_OF_RUN.as_str())).bind(run).fetch_all(conn).await?;
+    rows.iter().map(StoredWait::read).collect()
+}
+
+/// A wait and its request.
+pub(super) async fn proposal(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    id: String,
+    epoch: i64,
+) -> DbResult<Option<(StoredWait, Option<Vec<u8>>)>> {
+    let query = sqlx::query(AssertSqlSafe(PROPOSAL.as_str())).bind(run).bind(id).bind(epoch);
+    let row = query.fetch_optional(conn).await?;
+    row.map(|row| Ok((StoredWait::read(&row)?, Column::read(&row, "request")?))).transpose()
+}
