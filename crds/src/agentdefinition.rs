@@ -106,6 +106,10 @@ pub struct RunDefaults {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<Suspend>,
 
+    /// Whether the approvals of the runs need four eyes. See the field of the same name in an AgentRun. Built-in: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub four_eyes: Option<bool>,
+
     /// How long pods, payloads and AgentRuns are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,

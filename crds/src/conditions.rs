@@ -96,6 +96,16 @@ string_enum! {
         Suspended,
         /// A person lifted the suspend of the run.
         Resumed,
+        /// The agent asks for a decision.
+        ApprovalRequested,
+        /// A person decided, and the run has the answer.
+        ApprovalDecided,
+        /// Nobody decided in time.
+        ApprovalExpired,
+        /// A decision does not count, and was removed.
+        DecisionRefused,
+        /// A decision does not count yet.
+        DecisionWaits,
         /// The agent resumed a checkpoint of another version, because the version policy allows it.
         VersionAllowed,
         /// A defect of the operator stopped the reconcile of the object.

@@ -9,6 +9,8 @@ use dalsegno_model::{
 };
 use serde_json::Value;
 
+use crate::approvals::ApprovalEffect;
+
 /// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -113,6 +115,8 @@ pub enum Effect {
     SetDeadlines(RunId, Deadlines),
     /// Change the retention settings of the run.
     SetRetention(RunId, Retention),
+    /// Do something for an approval of the run.
+    Approval(Box<ApprovalEffect>),
     /// Delete a pod, if it still has this UID.
     StopWorker {
         /// Name of the pod.
@@ -148,6 +152,7 @@ impl Effect {
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
             Self::SetRetention(..) => "set-retention",
+            Self::Approval(effect) => effect.name(),
             Self::StopWorker { .. } => "stop-worker",
             Self::DeleteRun => "delete-run",
             Self::MarkDeleted => "mark-deleted",

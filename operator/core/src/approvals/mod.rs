@@ -20,4 +20,4 @@ pub use observed::{
     ApprovalEffect, ClosedWait, KnownWait, ObservedApproval, ObservedApprovals, PolicyState, WaitKey,
     WhichDecision,
 };
-pub(crate) use plan::{ApprovalPlan, plan};
+pub(crate) use plan::{ApprovalPlan, Facts, plan};

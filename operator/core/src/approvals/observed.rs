@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dalsegno_crds::{AgentApproval, ApprovalReason, Verdict};
-use dalsegno_model::{OpenWait, RunId, WaitAnswer};
+use dalsegno_model::{OpenWait, RunId, RunRecord, WaitAnswer};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 
@@ -28,6 +28,11 @@ impl ObservedApprovals {
     /// Of a run without any.
     pub fn none(policies: PolicyState) -> Self {
         Self { objects: Vec::new(), policies, four_eyes: None, waits: BTreeMap::new(), failed: None }
+    }
+
+    /// Forgets what was read of waits that this row does not show as open: they may have been closed since.
+    pub(crate) fn forget_closed(&mut self, row: &RunRecord) {
+        self.waits.retain(|key, _| row.waits.iter().any(|it| WaitKey::of(it) == *key));
     }
 
     /// Replaces what is known of an object by what a request of this reconcile has returned.

@@ -90,7 +90,7 @@ impl ApprovalPlan {
 
     /// An approval that waits for a decision.
     fn open_wait(&mut self, facts: &Facts<'_>, wait: &OpenWait) {
-        let Facts { run, row, approvals, four_eyes, now } = *facts;
+        let Facts { run, row, approvals, four_eyes, .. } = *facts;
         let key = WaitKey::of(wait);
         let name = name_of(run, &key);
         let Some(seen) = approvals.objects.iter().find(|it| it.name() == name) else {
@@ -142,7 +142,6 @@ impl ApprovalPlan {
                 Some(_) => self.delete(seen),
             },
         }
-        let _ = now;
     }
 
     /// Creates the object of an approval.
