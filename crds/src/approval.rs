@@ -100,7 +100,9 @@ use crate::schema;
     validation = Rule::new("!has(self.secondDecision) || has(self.decision)")
         .message("a second decision confirms or denies a first one: write decision first")
         .field_path(".secondDecision"),
-    validation = Rule::new("!has(self.secondDecision) || self.secondDecision.by != self.decision.by")
+    validation = Rule::new(
+        "!has(self.secondDecision) || !has(self.decision) || self.secondDecision.by != self.decision.by"
+    )
         .message("the second decision must be by another person than the first one")
         .field_path(".secondDecision.by")
 )]

@@ -185,7 +185,7 @@ validations:
   - expression: oldObject != null
     reason: Forbidden
     message: only the operator creates an AgentApproval, for an approval that an agent has asked for
-  - expression: request.subResource == ''
+  - expression: "!has(request.subResource) || request.subResource == ''"
     reason: Forbidden
     message: only the operator writes the status of an AgentApproval
   - expression: >-
