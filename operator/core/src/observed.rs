@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
 
 use crate::approvals::four_eyes::FourEyes;
-use crate::approvals::{KnownWait, ObservedApprovals, WaitKey};
+use crate::approvals::{KnownWait, ObservedApprovals, PolicyState, WaitKey};
 use crate::cli_location::CliLocation;
 use crate::pod;
 use crate::pod_create_error::{NamespaceQuota, PodCreateError};
@@ -183,6 +183,8 @@ pub enum EffectResult {
     Approval(String, Option<Box<AgentApproval>>),
     /// A wait that was read from the store, or `None` if the run never had it.
     Wait(WaitKey, Option<KnownWait>),
+    /// Whether the admission policies are in place now.
+    Policies(PolicyState),
     /// Who must not decide alone.
     FourEyes(FourEyes),
     /// The API server refused a request for an approval. Holds the error.
@@ -239,6 +241,11 @@ impl Observed {
             EffectResult::Wait(key, wait) => {
                 if let Some(approvals) = &mut self.approvals {
                     approvals.waits.insert(key, wait);
+                }
+            }
+            EffectResult::Policies(state) => {
+                if let Some(approvals) = &mut self.approvals {
+                    (approvals.policies, approvals.policies_live) = (state, true);
                 }
             }
             EffectResult::FourEyes(facts) => {

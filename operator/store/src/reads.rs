@@ -15,7 +15,7 @@ pub(crate) use attempt_row::AttemptRow;
 pub(crate) use boundary_row::{boundary_id, encoded_boundary, stored_batch, stored_record};
 pub(crate) use call_row::{
     CallRow, decode_payload, encode_payload, has_other_arguments, key_refused_message,
-    other_arguments_message,
+    not_granted_message, other_arguments_message,
 };
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
 pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};

@@ -24,6 +24,8 @@ pub(super) enum Checked {
     Waits(ApprovalReason, String),
     /// It does not count, and is removed, so that somebody else can decide.
     Refused(WhichDecision, ApprovalReason, String),
+    /// The policies were not looked at during this reconcile. They may be gone since the last look.
+    NeedsPolicies,
     /// Who must not decide was not read yet.
     NeedsFourEyes {
         /// Since when the stamps prove who made a change.
@@ -35,6 +37,9 @@ pub(super) enum Checked {
 pub(super) fn check(seen: &ObservedApproval, approvals: &ObservedApprovals) -> Checked {
     let spec = &seen.object.spec;
     let Some(decision) = &spec.decision else { return Checked::None };
+    if !approvals.policies_live {
+        return Checked::NeedsPolicies;
+    }
     let since = match &approvals.policies {
         PolicyState::Missing(which) => return Checked::Waits(ApprovalReason::PolicyMissing, which.clone()),
         PolicyState::InPlace { since } => *since,

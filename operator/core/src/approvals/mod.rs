@@ -13,6 +13,7 @@ pub mod four_eyes;
 mod object;
 mod observed;
 mod plan;
+pub mod policies;
 mod status;
 
 pub use object::name_of;

@@ -16,6 +16,8 @@ pub struct ObservedApprovals {
     pub objects: Vec<ObservedApproval>,
     /// Whether the admission policies are in place.
     pub policies: PolicyState,
+    /// Whether the policies were looked at during this reconcile.
+    pub policies_live: bool,
     /// Who must not decide alone, if it was read.
     pub four_eyes: Option<FourEyes>,
     /// The waits that were read from the store. `None`: the run never had it.
@@ -25,9 +27,10 @@ pub struct ObservedApprovals {
 }
 
 impl ObservedApprovals {
-    /// Of a run without any.
-    pub fn none(policies: PolicyState) -> Self {
-        Self { objects: Vec::new(), policies, four_eyes: None, waits: BTreeMap::new(), failed: None }
+    /// What the caches know at the beginning of a reconcile.
+    pub fn cached(objects: Vec<ObservedApproval>, policies: PolicyState) -> Self {
+        let waits = BTreeMap::new();
+        Self { objects, policies, policies_live: false, four_eyes: None, waits, failed: None }
     }
 
     /// Forgets what was read of waits that this row does not show as open: they may have been closed since.
@@ -147,6 +150,8 @@ pub enum ApprovalEffect {
     ReadWait(RunId, WaitKey),
     /// Read an AgentApproval from the API server. Changes nothing.
     ReadApproval(String),
+    /// Find out whether the admission policies are in place. Changes nothing.
+    ReadPolicies,
     /// Find out who must not decide alone. Changes nothing.
     ReadFourEyes {
         /// Id of the run.
@@ -188,6 +193,7 @@ impl ApprovalEffect {
         match self {
             Self::ReadWait(..) => "read-wait",
             Self::ReadApproval(_) => "read-approval",
+            Self::ReadPolicies => "read-policies",
             Self::ReadFourEyes { .. } => "read-four-eyes",
             Self::Create(_) => "create-approval",
             Self::Delete { .. } => "delete-approval",

@@ -20,8 +20,10 @@ const KEPT: usize = 20;
 const RETRY: Duration = Duration::from_secs(10);
 /// Delay until an approval that is being deleted, or must not be created yet, is looked at again.
 const SOON: Duration = Duration::from_secs(2);
-/// A new AgentApproval must be later than the policies by the API server's clock, which shows whole seconds.
-const MARGIN: SignedDuration = SignedDuration::from_secs(2);
+/// Time until every API server obeys a new policy. An AgentApproval that is not that much younger is replaced.
+const POLICY_DELAY: SignedDuration = SignedDuration::from_secs(5);
+/// Time after which a new AgentApproval is that much younger, although clocks differ.
+const CREATION_DELAY: SignedDuration = SignedDuration::from_secs(8);
 
 /// What to do about the approvals of a run.
 #[derive(Debug, Default)]
@@ -32,6 +34,8 @@ pub(crate) struct ApprovalPlan {
     pub events: Vec<EventSpec>,
     /// Look again after this long.
     pub requeue: Option<Duration>,
+    /// Whether a decision cannot be judged before the policies were looked at.
+    needs_policies: bool,
 }
 
 /// What a plan is made from.
@@ -62,6 +66,9 @@ pub(crate) fn plan(facts: &Facts<'_>) -> ApprovalPlan {
     let (mut over, not_over): (Vec<_>, Vec<_>) =
         others.filter(|it| !is_being_deleted(it)).partition(|it| status::is_over(&it.object));
     not_over.into_iter().for_each(|seen| plan.closed_wait(facts, seen));
+    if plan.needs_policies {
+        plan.act(ApprovalEffect::ReadPolicies);
+    }
     over.sort_by_key(|it| Reverse((it.object.metadata.creation_timestamp.clone().map(|at| at.0), it.name())));
     over.into_iter().skip(KEPT).for_each(|seen| plan.delete(seen));
     plan
@@ -104,7 +111,7 @@ impl ApprovalPlan {
         }
         // Nobody knows what happened to the object before the policies were in place.
         if let PolicyState::InPlace { since } = approvals.policies
-            && seen.object.metadata.creation_timestamp.as_ref().is_none_or(|at| at.0 <= since)
+            && seen.object.metadata.creation_timestamp.as_ref().is_none_or(|at| at.0.duration_since(since) < POLICY_DELAY)
         {
             if seen.object.spec.decision.is_some() {
                 let state = ApprovalState::Waiting(
@@ -117,6 +124,7 @@ impl ApprovalPlan {
         }
         match check(seen, approvals) {
             Checked::None => self.undecided(facts, wait, seen),
+            Checked::NeedsPolicies => self.needs_policies = true,
             Checked::NeedsFourEyes { since } => {
                 self.act(ApprovalEffect::ReadFourEyes { run: row.id, since });
             }
@@ -148,7 +156,7 @@ impl ApprovalPlan {
     fn create(&mut self, facts: &Facts<'_>, wait: &OpenWait) {
         let Facts { run, row, approvals, four_eyes, now } = *facts;
         if let PolicyState::InPlace { since } = approvals.policies
-            && now.duration_since(since) < MARGIN
+            && now.duration_since(since) < CREATION_DELAY
         {
             return self.look_again(SOON);
         }
