@@ -21,6 +21,9 @@ string_enum! {
         Held,
         /// A person suspended the run, and no worker is attached. Absent while nobody has suspended the run.
         Suspended,
+        /// The run is parked on waits and has no worker. The reason is the kind of what it waits for. Absent while the run is
+        /// not parked.
+        Waiting,
         /// On an AgentRun: a worker is attached, the run is recovering within its limits, or the run succeeded. On an
         /// AgentDefinition: the API server accepts the template's pod.
         Ready,
@@ -60,6 +63,8 @@ string_enum! {
         BackingOff,
         /// A person suspended the run. It has no pod.
         Suspended,
+        /// The run waits for an answer, and has no pod meanwhile. The reason says what it waits for.
+        Waiting,
         /// The operator has stopped the run. A person must act.
         Held,
         /// The agent reached its goal.
@@ -68,6 +73,20 @@ string_enum! {
         Failed,
         /// A person cancelled the run.
         Cancelled,
+    }
+}
+
+string_enum! {
+    /// What answers a wait.
+    pub enum WaitKind {
+        /// A person's decision.
+        Approval,
+        /// A time.
+        Until,
+        /// A message to the run.
+        Message,
+        /// The end of a provider's rate limit.
+        RateLimit,
     }
 }
 

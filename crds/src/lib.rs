@@ -29,8 +29,8 @@ pub use approval::{
     SecondVerdict, Verdict,
 };
 pub use conditions::{
-    ApprovalConditionType, Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, condition, find_condition,
-    has_status,
+    ApprovalConditionType, Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind, condition,
+    find_condition, has_status,
 };
 pub use dalsegno_model::{Cause, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
@@ -41,6 +41,6 @@ pub use policies::{
 pub use reasons::{ApprovalReason, Reason};
 pub use status::{
     AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, SuspendStatus,
-    UsageStatus,
+    UsageStatus, WaitStatus, WaitingStatus,
 };
 pub use template::PodTemplate;

@@ -128,6 +128,10 @@ reasons! {
         "Delete or rename those pods. The operator then tries again; to try at once, raise spec.recovery.resetGeneration. \
          Or choose another name for the run."
     }
+    WaitTimedOut {
+        "Nobody answered a wait before its deadline, and the agent asked to be held then.",
+        "Answer the wait: the run then continues without further action. Or cancel the run."
+    }
 
     // Condition Ready.
     UnderControl {
@@ -200,6 +204,22 @@ reasons! {
     Suspended {
         "A person suspended the run. It has no pod.",
         "Remove spec.operatingMode, or set it to Running. The run then goes on at the turn after its checkpoint."
+    }
+    Approval {
+        "The run waits for a person's decision. It has no pod.",
+        "Decide. status.waiting names the wait."
+    }
+    Until {
+        "The run waits for a time. It has no pod.",
+        "Nothing needs to be done. The run goes on by itself."
+    }
+    Message {
+        "The run waits for a message. It has no pod.",
+        "Send the run a message. status.waiting names the wait."
+    }
+    RateLimit {
+        "The run waits for the end of a provider's rate limit. It has no pod.",
+        "Nothing needs to be done. The run goes on by itself."
     }
     StoreUnavailable {
         "The store does not respond, so the state of the run is not known. Nothing is charged and no pod is replaced.",

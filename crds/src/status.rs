@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::conditions::{Class, RunOutcome, Summary};
+use crate::conditions::{Class, RunOutcome, Summary, WaitKind};
 use crate::reasons::Reason;
 use crate::schema;
 
@@ -21,7 +21,8 @@ pub struct AgentRunStatus {
     /// `Succeeded`: the agent reached its goal. `WorkerReady`: a worker is attached. `CheckpointAvailable`: there is a
     /// checkpoint to resume from. `VersionCompatible`: the deployed agent version may resume the checkpoint. `Held`: a
     /// person must act, and the message says how. `Suspended`: a person suspended the run, and it has no worker; absent
-    /// while nobody has. `Ready`: the run is under control. `Reconciling` (no worker has
+    /// while nobody has. `Waiting`: the run is parked on waits, and the reason says what it waits for; absent while it is
+    /// not. `Ready`: the run is under control. `Reconciling` (no worker has
     /// attached yet) and `Stalled` (a person must act) are present only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
@@ -50,6 +51,10 @@ pub struct AgentRunStatus {
     /// Who suspended the run, and since when. Absent while the run is not suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<SuspendStatus>,
+
+    /// What the run waits for. Absent while the run is not parked on waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingStatus>,
 
     /// The current attempt, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,6 +118,43 @@ pub struct SuspendStatus {
     pub reason: Option<String>,
 }
 
+/// What a parked run waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingStatus {
+    /// When the run parked, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub since: Option<Time>,
+
+    /// The first eight open waits that the run is parked on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
+    pub waits: Vec<WaitStatus>,
+}
+
+/// One wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitStatus {
+    /// The agent's id of the wait.
+    #[schemars(length(min = 1, max = 128))]
+    pub id: String,
+
+    /// What answers it.
+    pub kind: WaitKind,
+
+    /// When the agent opened it, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub since: Option<Time>,
+
+    /// Its deadline, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub deadline: Option<Time>,
+}
+
 /// One attempt: the life of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -162,6 +204,10 @@ pub struct AttemptStatus {
     pub start_time: Option<Time>,
 }
 
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
 /// The counters of recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -185,6 +231,11 @@ pub struct RecoveryStatus {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub disruptions_without_progress: i32,
+
+    /// Number of consecutive parks on waits without progress. From the third on the next pod waits.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0))]
+    pub parks_without_progress: i32,
 
     /// When the next attempt starts. Set only while the run is backing off.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -270,6 +270,7 @@ pub async fn commit_turns(store: &dyn Store, run: RunId, pod: &str, turns: i32) 
             usage: Usage::default(),
             trigger: None,
             finish: None,
+            park: None,
         };
         assert!(matches!(store.commit(&commit).await.unwrap(), Committed::Ok(_)));
     }

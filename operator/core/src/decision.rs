@@ -102,6 +102,15 @@ pub enum Effect {
     Suspend(RunId),
     /// Record in the store that the suspend was lifted.
     Resume(RunId),
+    /// Let the store's clock answer the waits whose time has come, and do what passed deadlines ask for.
+    SettleTime(RunId),
+    /// Park the run on its open waits, because its worker has opened one and neither parks nor commits.
+    ParkUnattended {
+        /// Id of the run.
+        run: RunId,
+        /// Number of the attempt.
+        attempt: i32,
+    },
     /// Grant one fresh recovery budget.
     ResetBudget {
         /// Id of the run.
@@ -149,6 +158,8 @@ impl Effect {
             Self::RequestCancel(_) => "request-cancel",
             Self::Suspend(_) => "suspend",
             Self::Resume(_) => "resume",
+            Self::SettleTime(_) => "settle-time",
+            Self::ParkUnattended { .. } => "park-unattended",
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
             Self::SetRetention(..) => "set-retention",

@@ -58,6 +58,7 @@ pub fn find_hold(row: &RunRecord, settings: &Settings, input: &str) -> Option<Ho
         .or_else(|| attempts_exhausted(row, settings))
         .or_else(|| disruptions_exhausted(row, settings))
         .or_else(|| version_refused(row))
+        .or_else(|| wait_timed_out(row))
 }
 
 fn input_too_large(input: &str) -> Option<Hold> {
@@ -132,6 +133,12 @@ fn version_refused(row: &RunRecord) -> Option<Hold> {
     let refused = consecutive(row, |it| ended_by(it, Cause::VersionIncompatible));
     let message = format!("the version was refused {refused} times in a row; {}", describe_last_end(row));
     (refused >= MAX_VERSION_REFUSALS).then(|| Hold::new(Reason::VersionBlocked, message))
+}
+
+fn wait_timed_out(row: &RunRecord) -> Option<Hold> {
+    let wait = row.timed_out_wait()?;
+    let message = format!("nobody answered the wait {:?} before its deadline", wait.id);
+    Some(Hold::new(Reason::WaitTimedOut, message))
 }
 
 /// When the reserved attempt may get its pod: the end of the last attempt, by the store's clock, plus a delay. `None`

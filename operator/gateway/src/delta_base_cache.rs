@@ -85,6 +85,7 @@ mod tests {
             usage: Usage::default(),
             trigger: None,
             finish: None,
+            park: None,
         };
         let content_hash = format!("sha256:{}", "00".repeat(32));
         let head = Some(Head { turn: 1, boundary: Boundary::Result, position: 0, content_hash });

@@ -44,6 +44,9 @@ pub(crate) struct Turn(pub(crate) i32);
 /// Id of a tool call.
 pub(crate) struct CallId(pub(crate) String);
 
+/// Id of a wait.
+pub(crate) struct WaitId(pub(crate) String);
+
 impl FromRequestParts<Gateway> for Run {
     type Rejection = ApiProblem;
 
@@ -118,6 +121,16 @@ impl FromRequestParts<Gateway> for CallId {
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
         let id = path_parameter(parts, gateway, "call").await?;
         TextField { label: "the call's id", text: &id }.check_name()?;
+        Ok(Self(id))
+    }
+}
+
+impl FromRequestParts<Gateway> for WaitId {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
+        let id = path_parameter(parts, gateway, "wait").await?;
+        TextField { label: "the wait's id", text: &id }.check_name()?;
         Ok(Self(id))
     }
 }

@@ -15,6 +15,7 @@ use crate::accept_health::AcceptHealth;
 use crate::authenticator::Authenticator;
 use crate::background::heartbeat_batcher::HeartbeatBatcher;
 use crate::background::snapshot_schedule::SnapshotSchedule;
+use crate::background::wait_poller::WaitPoller;
 use crate::config::{Config, SHARES};
 use crate::delta_base_cache::DeltaBaseCache;
 use crate::limits::connections::Connections;
@@ -68,6 +69,7 @@ pub struct Shared {
     /// The capability of each run's current worker, as last verified.
     pub(crate) current_workers: Cache<RunId, Digest>,
     pub(crate) heartbeat_batcher: HeartbeatBatcher,
+    pub(crate) wait_poller: WaitPoller,
     pub(crate) delta_bases: DeltaBaseCache,
     pub(crate) snapshot_schedule: SnapshotSchedule,
     pub(crate) metrics: Metrics,
@@ -86,7 +88,8 @@ impl std::ops::Deref for Gateway {
 }
 
 impl Gateway {
-    /// A gateway in front of this store. It starts the task that batches heartbeats, which ends with the last clone.
+    /// A gateway in front of this store. It starts the tasks that batch heartbeats and poll waits, which end with the
+    /// last clone.
     ///
     /// # Panics
     ///
@@ -96,6 +99,7 @@ impl Gateway {
         let metrics = Metrics::default();
         Self(Arc::new(Shared {
             heartbeat_batcher: HeartbeatBatcher::start(store.clone(), &config, metrics.clone()),
+            wait_poller: WaitPoller::start(store.clone(), &config, metrics.clone()),
             connections: Connections::new(&config, metrics.clone()),
             token_reviews: TokenReviews::new(authenticator, &config, metrics.clone()),
             request_bytes: limit(config.max_request_bytes, config.max_request_bytes / SHARES),

@@ -297,11 +297,13 @@ impl Metrics {
 fn commit_outcome(committed: &Committed) -> &'static str {
     match committed {
         Committed::Ok(_) => "ok",
+        Committed::Parked(_) => "parked",
         Committed::Duplicate(_) => "duplicate",
         Committed::Conflict { .. } => "conflict",
         Committed::Fenced { .. } => "fenced",
         Committed::Finished => "finished",
         Committed::UnsettledCalls | Committed::OpenCalls => "unsettled-calls",
+        Committed::NoSuchWait(_) => "no-such-wait",
         Committed::TooLarge | Committed::CallsTooLarge => "too-large",
         Committed::NotFound => "not-found",
     }

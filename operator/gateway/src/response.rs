@@ -105,6 +105,13 @@ impl ApiProblem {
         )
     }
 
+    pub(crate) fn no_such_wait(id: &str) -> Self {
+        Self::new(
+            Code::NoSuchWait,
+            format!("the run has no wait {id:?}, or a rewind has undone it; open it with POST waits/{id}"),
+        )
+    }
+
     pub(crate) fn state_too_large() -> Self {
         Self::new(
             Code::TooLarge,
@@ -238,12 +245,14 @@ pub(crate) fn commit_response(
 ) -> Result<Response, ApiProblem> {
     let (result, CommitReceipt { head, signals, .. }) = match committed {
         Committed::Ok(receipt) => (CommitResult::Ok, receipt),
+        Committed::Parked(receipt) => (CommitResult::Parked, receipt),
         Committed::Duplicate(receipt) => (CommitResult::Duplicate, receipt),
         Committed::Conflict { head } => return Err(conflict(head)),
         Committed::Fenced { committed } => return Err(ApiProblem::fenced_commit(committed)),
         Committed::Finished => return Err(ApiProblem::finished()),
         Committed::UnsettledCalls => return Err(ApiProblem::unsettled_calls()),
         Committed::OpenCalls => return Err(ApiProblem::open_calls()),
+        Committed::NoSuchWait(id) => return Err(ApiProblem::no_such_wait(&id)),
         Committed::TooLarge => return Err(ApiProblem::state_too_large()),
         Committed::CallsTooLarge => return Err(ApiProblem::calls_too_large()),
         Committed::NotFound => return Err(ApiProblem::no_such_run()),

@@ -10,7 +10,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::extractors::RUNS;
 use crate::gateway::Gateway;
-use crate::handlers::{attach, calls, commit, events, export, finish, heartbeat, park, records, state};
+use crate::handlers::{attach, calls, commit, events, export, finish, heartbeat, park, records, state, waits};
 use crate::middleware::{self, Observer};
 use crate::response::ApiProblem;
 
@@ -49,6 +49,7 @@ fn route_table() -> Vec<Route> {
         worker("finish", "finish", post(finish::finish)),
         worker("cancelled", "cancelled", post(finish::cancelled)),
         worker("park", "park", post(park::park)),
+        worker("wait", "waits/{wait}", post(waits::open).get(waits::poll)),
         both("state", || get(state::state)),
         both("memory-delta", || get(state::memory_delta)),
         both("checkpoint", || get(state::checkpoint)),

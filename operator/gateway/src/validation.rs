@@ -7,8 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::NewFinish;
 use dalsegno_protocol::{
-    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Payload,
-    PlannedCall, RecordOp, Usage, nesting, printable,
+    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Outcome, ParkRequest,
+    Payload, PlannedCall, RawValue, RecordOp, Usage, WaitKind, WaitRequest, nesting, printable,
 };
 
 use crate::response::ApiProblem;
@@ -26,10 +26,74 @@ pub(crate) fn check_commit(request: &CommitRequest, boundary: Boundary) -> Check
     check_planned_calls(&request.calls, boundary)?;
     check_records(&request.records)?;
     check_usage(&request.usage)?;
+    if let Some(Outcome::Park(park)) = &request.outcome {
+        check_park(park)?;
+    }
     if let Some(trigger) = &request.trigger {
         TextField { label: "`trigger`", text: trigger }.check_short()?;
     }
     Ok(())
+}
+
+/// Checks a park.
+pub(crate) fn check_park(request: &ParkRequest) -> Checked {
+    let mut seen = BTreeSet::new();
+    for id in &request.on {
+        TextField { label: "a wait's id in `on`", text: id }.check_name()?;
+        if !seen.insert(id) {
+            return invalid(format!("`on` names the wait {id:?} twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a wait has the fields of its kind and no others, within their limits.
+pub(crate) fn check_wait(request: &WaitRequest) -> Checked {
+    let WaitRequest {
+        kind,
+        title,
+        summary,
+        proposal,
+        answer_schema,
+        time,
+        topic,
+        provider,
+        reset_time,
+        deadline_seconds,
+        on_timeout: _,
+    } = request;
+    let fields = [
+        ("title", title.is_some(), WaitKind::Approval, true),
+        ("summary", summary.is_some(), WaitKind::Approval, false),
+        ("proposal", proposal.is_some(), WaitKind::Approval, true),
+        ("answerSchema", answer_schema.is_some(), WaitKind::Approval, false),
+        ("time", time.is_some(), WaitKind::Until, true),
+        ("topic", topic.is_some(), WaitKind::Message, false),
+        ("provider", provider.is_some(), WaitKind::RateLimit, true),
+        ("resetTime", reset_time.is_some(), WaitKind::RateLimit, false),
+    ];
+    for (field, is_sent, of, is_needed) in fields {
+        if is_sent && *kind != of {
+            return invalid(format!("a wait of this kind has no `{field}`"));
+        }
+        if !is_sent && *kind == of && is_needed {
+            return invalid(format!("a wait of this kind needs `{field}`"));
+        }
+    }
+    let texts = [("`title`", title), ("`topic`", topic), ("`provider`", provider)];
+    for (label, text) in texts.iter().filter_map(|(label, text)| Some((*label, text.as_deref()?))) {
+        TextField { label, text }.check_short()?;
+    }
+    let json = |value: &Option<Box<RawValue>>| value.as_deref().map_or(0, |json| json.get().len());
+    let summary = summary.as_deref().map_or(0, str::len);
+    Count { label: "bytes of `summary`", count: summary, max: Limits::SUMMARY_BYTES }.check()?;
+    Count { label: "bytes of `proposal`", count: json(proposal), max: Limits::PROPOSAL_BYTES }.check()?;
+    let max = Limits::ANSWER_SCHEMA_BYTES;
+    Count { label: "bytes of `answerSchema`", count: json(answer_schema), max }.check()?;
+    match deadline_seconds {
+        Some(seconds) if *seconds < 1 => invalid("`deadlineSeconds` must be at least 1"),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Checks a claim.

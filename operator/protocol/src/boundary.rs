@@ -236,6 +236,8 @@ pub struct CommitResponse {
 pub enum CommitResult {
     /// Committed by this call.
     Ok,
+    /// Committed by this call, and the attempt is over: exit.
+    Parked,
     /// The same bytes were committed before.
     Duplicate,
 }

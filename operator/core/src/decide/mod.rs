@@ -152,6 +152,9 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
             (true, Some(_)) | (false, None) => {}
         }
     }
+    if row.needs_clock() {
+        return Plan::act(Effect::SettleTime(row.id));
+    }
     match row.attempt.state {
         AttemptState::Reserved => reserved::plan(ctx),
         AttemptState::Created | AttemptState::Attached => supervise::plan(ctx),

@@ -34,6 +34,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
             return plan;
         }
     } else if let Some(end) = end.or_else(|| end_suspended(row)) {
+        if end.cause == Cause::ProgressDeadline && row.unattended_wait().is_some() {
+            return Plan::act(Effect::ParkUnattended { run: row.id, attempt: row.attempt.number });
+        }
         if end.cause == Cause::StartFailed {
             return start::end_failed_start(ctx, end);
         }

@@ -4,3 +4,4 @@ pub(crate) mod gateway_heartbeat;
 pub(crate) mod heartbeat_batcher;
 pub(crate) mod snapshot_schedule;
 pub(crate) mod snapshot_writer;
+pub(crate) mod wait_poller;

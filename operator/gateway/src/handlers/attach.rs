@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use dalsegno_model::{
-    Attached, CallFilter, Digest, Error, HEARTBEATS_PER_LEASE, RunId, RunRecord, Store, Verdict,
+    Attached, CallFilter, Digest, Error, HEARTBEATS_PER_LEASE, RunId, RunRecord, Store, Verdict, Wait,
 };
 use dalsegno_protocol::{
     AttachRequest, AttachResponse, Code, Decision, Head, Limits, State as Channels, Warning,
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::authenticator::PodIdentity;
 use crate::credentials;
 use crate::extractors::Run;
+use crate::handlers::waits::public;
 use crate::gateway::Gateway;
 use crate::limits::connections::peer_of;
 use crate::limits::request_body;
@@ -118,10 +119,11 @@ fn pause_after(waited: Duration, shortest: Duration) -> Duration {
 
 async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<AttachResponse, ApiProblem> {
     let store = &gateway.store;
-    let (state, unsettled_calls, completed_calls) = tokio::try_join!(
+    let (state, unsettled_calls, completed_calls, waits) = tokio::try_join!(
         inline_state(gateway, record),
         gateway.call_with_retry("reading unsettled calls", || store.calls(record.id, CallFilter::Unsettled)),
         gateway.call_with_retry("reading completed calls", || store.calls(record.id, CallFilter::OpenTurn)),
+        waits(gateway, record),
     )?;
     let head = record.head.as_ref().map(|head| Head {
         turn: head.turn,
@@ -138,13 +140,21 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         state,
         unsettled_calls,
         completed_calls,
-        approval: None,
+        waits: waits.into_iter().map(public).collect(),
         warnings: warnings(record),
         heartbeat_seconds: whole_seconds(record.deadlines.heartbeat_ms / HEARTBEATS_PER_LEASE),
         lease_seconds: whole_seconds(record.deadlines.heartbeat_ms),
         suspend: record.suspend.is_some(),
         cancel: record.cancel.is_some(),
     })
+}
+
+/// The open waits, and those answered since the head. The first attempt has none when it attaches.
+async fn waits(gateway: &Gateway, record: &RunRecord) -> Result<Vec<Wait>, ApiProblem> {
+    if record.attempt.number == 1 && record.waits.is_empty() {
+        return Ok(Vec::new());
+    }
+    gateway.call_with_retry("reading waits", || gateway.store.waits(record.id)).await
 }
 
 /// The state at the head, unless it is too large for this answer; then the worker fetches it with `GET state`.

@@ -54,7 +54,11 @@ async fn commit(
     // Before the operations are written as text: then no more than two copies of a large body are in memory.
     let (digest, _permit) = body.release();
     check_commit(&request, boundary)?;
-    let finish = request.outcome.as_ref().map(|Outcome::Finish(finish)| new_finish(finish)).transpose()?;
+    let (finish, park) = match request.outcome {
+        None => (None, None),
+        Some(Outcome::Finish(finish)) => (Some(new_finish(&finish)?), None),
+        Some(Outcome::Park(park)) => (None, Some(park)),
+    };
     let Ops { text, full, size } = Ops::new(request.state, request.channels)?;
     let commit = Commit {
         run: worker.run,
@@ -74,6 +78,7 @@ async fn commit(
         usage: request.usage,
         trigger: request.trigger,
         finish,
+        park,
     };
     let committed = gateway.call_with_retry("committing a boundary", || gateway.store.commit(&commit)).await;
     gateway.metrics.committed(&committed, bytes, started.elapsed());
@@ -85,7 +90,7 @@ async fn commit(
 /// Prepares for the commits to come: caches the delta base, and requests a snapshot if one is due.
 fn prepare_next(gateway: &Gateway, commit: &Commit, committed: &Committed) {
     gateway.delta_bases.committed(commit, committed);
-    if matches!(committed, Committed::Ok(_)) {
+    if matches!(committed, Committed::Ok(_) | Committed::Parked(_)) {
         let is_full = commit.full && commit.base.is_none();
         snapshot_writer::after_commit(gateway, commit.run, commit.turn, is_full);
     }

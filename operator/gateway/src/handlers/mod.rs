@@ -11,3 +11,4 @@ pub(crate) mod heartbeat;
 pub(crate) mod park;
 pub(crate) mod records;
 pub(crate) mod state;
+pub(crate) mod waits;

@@ -1,4 +1,4 @@
-//! `POST park`: a worker ends its attempt because it was told to suspend.
+//! `POST park`: a worker ends its attempt, because it was told to suspend or because the run waits.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -9,6 +9,7 @@ use crate::extractors::Worker;
 use crate::gateway::Gateway;
 use crate::limits::request_body;
 use crate::response::{self, ApiProblem};
+use crate::validation::check_park;
 
 pub(crate) async fn park(
     State(gateway): State<Gateway>,
@@ -16,14 +17,17 @@ pub(crate) async fn park(
     request: Request,
 ) -> Result<Response, ApiProblem> {
     let body = request_body::read(&gateway, &worker, request).await?;
-    let ParkRequest { park_id } = body.parse()?;
-    let park = Park { run: worker.run, capability: worker.capability, park_id };
+    let request: ParkRequest = body.parse()?;
+    check_park(&request)?;
+    let ParkRequest { park_id, on, mode } = request;
+    let park = Park { run: worker.run, capability: worker.capability, park_id, on, mode };
     let parked = gateway.call_with_retry("parking a run", || gateway.store.park(&park)).await?;
     let result = match parked {
         Parked::Parked => ParkResult::Parked,
         Parked::Ready => ParkResult::Ready,
         Parked::UnsettledCalls => return Err(ApiProblem::unsettled_calls()),
         Parked::OpenCalls => return Err(ApiProblem::open_calls()),
+        Parked::NoSuchWait(id) => return Err(ApiProblem::no_such_wait(&id)),
         Parked::Finished => return Err(ApiProblem::finished()),
         Parked::Fenced => return Err(ApiProblem::fenced()),
     };

@@ -51,3 +51,6 @@ mod snapshots;
 mod states;
 mod suspend;
 mod suspend_deadlines;
+mod waits;
+mod waits_answered;
+mod waits_kept;
