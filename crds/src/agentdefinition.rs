@@ -109,6 +109,9 @@ pub struct RunDefaults {
     /// Limits over all attempts. A run that reaches one is held until the limit is raised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<RunLimits>,
+    /// Whether the approvals of the runs need four eyes. See the field of the same name in an AgentRun. Built-in: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub four_eyes: Option<bool>,
 
     /// How long pods, payloads and AgentRuns are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]

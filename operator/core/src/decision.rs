@@ -9,6 +9,8 @@ use dalsegno_model::{
 };
 use serde_json::Value;
 
+use crate::approvals::ApprovalEffect;
+
 /// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
 pub struct Decision {
@@ -124,6 +126,8 @@ pub enum Effect {
     SetLimits(RunId, RunLimits),
     /// Change the retention settings of the run.
     SetRetention(RunId, Retention),
+    /// Do something for an approval of the run.
+    Approval(Box<ApprovalEffect>),
     /// Delete a pod, if it still has this UID.
     StopWorker {
         /// Name of the pod.
@@ -162,6 +166,7 @@ impl Effect {
             Self::SetDeadlines(..) => "set-deadlines",
             Self::SetLimits(..) => "set-limits",
             Self::SetRetention(..) => "set-retention",
+            Self::Approval(effect) => effect.name(),
             Self::StopWorker { .. } => "stop-worker",
             Self::DeleteRun => "delete-run",
             Self::MarkDeleted => "mark-deleted",

@@ -42,6 +42,8 @@ pub struct Settings {
     /// `retention.retentionDays` \[30\]: days after the run's end until the store drops its payloads.
     /// `retention.keepLast` \[all\]: number of latest boundaries that keep their payloads until then.
     pub retention: Retention,
+    /// `fourEyes` \[false\]: whether approvals need four eyes.
+    pub four_eyes: bool,
     /// `onPriorRun` \[`Hold`\].
     pub on_prior: OnPrior,
 }
@@ -103,6 +105,7 @@ impl Settings {
                 days: first!(retention.retention_days).unwrap_or(30),
                 keep_last: first!(retention.keep_last),
             },
+            four_eyes: first!(four_eyes).unwrap_or(false),
             on_prior: match first!(on_prior_run).unwrap_or(OnPriorRun::Hold) {
                 OnPriorRun::Hold => OnPrior::Hold,
                 OnPriorRun::Adopt => OnPrior::Adopt,

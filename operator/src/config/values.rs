@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use dalsegno_model::{LimitName, RunId};
 use dalsegno_proof::PublicKey;
 
+use dalsegno_core::approvals::policies::ExpectedPolicy;
 use dalsegno_core::attribution::MAX_REASON_CHARS;
 
 /// A run as a user names it.
@@ -50,6 +51,15 @@ impl fmt::Display for RunRef {
             Self::Name { namespace, name } => write!(f, "{namespace}/{name}"),
         }
     }
+}
+
+/// The admission policies that must be in place.
+#[derive(Clone, Debug)]
+pub struct ExpectedPolicies(pub Vec<ExpectedPolicy>);
+
+/// Parses the admission policies that must be in place.
+pub fn expected_policies(text: &str) -> Result<ExpectedPolicies, String> {
+    serde_json::from_str(text).map(ExpectedPolicies).map_err(|error| error.to_string())
 }
 
 /// What `dalsegno verify` checks.

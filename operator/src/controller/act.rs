@@ -162,6 +162,7 @@ pub async fn perform(
         Effect::SetRetention(id, retention) => {
             updated(store.set_retention(id, &retention).await, "setting the retention")
         }
+        Effect::Approval(effect) => runtime.approval(run, *effect).await,
         Effect::StopWorker { name, uid } => {
             let namespace = run.namespace().unwrap_or_default();
             runtime.stop_worker(PodRef { namespace: &namespace, name: &name, uid: &uid }).await?;

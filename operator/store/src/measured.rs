@@ -49,6 +49,7 @@ measure! {
         async fn request_cancel(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
         async fn suspend(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
         async fn resume(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
+        async fn refuse_decision(&self, run: RunId, refused: &RefusedDecision) -> Result<RunRecord>;
         async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered>;
         async fn settle_time(&self, run: RunId) -> Result<RunRecord>;
         async fn time_out_wait(&self, run: RunId, id: &str, epoch: i64) -> Result<RunRecord>;

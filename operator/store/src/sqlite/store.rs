@@ -11,8 +11,8 @@ use super::{
 };
 use crate::transitions::{
     AcknowledgeCancel, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetLimits,
-    SetRetention, SettleTime, Suspend, TimeOutWait,
+    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
+    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
@@ -22,9 +22,9 @@ use dalsegno_model::{
     ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
     NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
     Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits, RunRecord,
-    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
-    Written,
+    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
+    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
+    WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -82,6 +82,10 @@ impl Operator for Sqlite {
     async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered> {
         let cipher = self.cipher_to_write(run).await?;
         self.transition(run, AnswerWait::of(answer, &cipher)?).await
+    }
+
+    async fn refuse_decision(&self, run: RunId, refused: &RefusedDecision) -> Result<RunRecord> {
+        self.transition(run, RefuseDecision(refused.clone())).await
     }
 
     async fn settle_time(&self, run: RunId) -> Result<RunRecord> {
