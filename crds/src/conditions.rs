@@ -21,6 +21,9 @@ string_enum! {
         Held,
         /// A person suspended the run, and no worker is attached. Absent while nobody has suspended the run.
         Suspended,
+        /// The run is parked on waits and has no worker. The reason is the kind of what it waits for. Absent while the run is
+        /// not parked.
+        Waiting,
         /// On an AgentRun: a worker is attached, the run is recovering within its limits, or the run succeeded. On an
         /// AgentDefinition: the API server accepts the template's pod.
         Ready,
@@ -28,6 +31,22 @@ string_enum! {
         Reconciling,
         /// A person must act. Absent when False.
         Stalled,
+    }
+}
+
+string_enum! {
+    /// The type of a condition of an AgentApproval.
+    pub enum ApprovalConditionType {
+        /// A decision is needed.
+        Pending,
+        /// A decision was made that counts.
+        Decided,
+        /// The run has the answer.
+        Applied,
+        /// Nobody decided in time. Absent when False.
+        Expired,
+        /// The run does not wait any more. Absent when False.
+        Withdrawn,
     }
 }
 
@@ -44,6 +63,8 @@ string_enum! {
         BackingOff,
         /// A person suspended the run. It has no pod.
         Suspended,
+        /// The run waits for an answer, and has no pod meanwhile. The reason says what it waits for.
+        Waiting,
         /// The operator has stopped the run. A person must act.
         Held,
         /// The agent reached its goal.
@@ -52,6 +73,20 @@ string_enum! {
         Failed,
         /// A person cancelled the run.
         Cancelled,
+    }
+}
+
+string_enum! {
+    /// What answers a wait.
+    pub enum WaitKind {
+        /// A person's decision.
+        Approval,
+        /// A time.
+        Until,
+        /// A message to the run.
+        Message,
+        /// The end of a provider's rate limit.
+        RateLimit,
     }
 }
 
@@ -80,6 +115,18 @@ string_enum! {
         Suspended,
         /// A person lifted the suspend of the run.
         Resumed,
+        /// At least 80 % of one of the run's limits are used.
+        LimitNear,
+        /// The agent asks for a decision.
+        ApprovalRequested,
+        /// A person decided, and the run has the answer.
+        ApprovalDecided,
+        /// Nobody decided in time.
+        ApprovalExpired,
+        /// A decision does not count, and was removed.
+        DecisionRefused,
+        /// A decision does not count yet.
+        DecisionWaits,
         /// The agent resumed a checkpoint of another version, because the version policy allows it.
         VersionAllowed,
         /// A defect of the operator stopped the reconcile of the object.

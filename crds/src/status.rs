@@ -3,13 +3,13 @@
 //! The operator reads the status for two purposes only: to detect a store that knows less than the status, and to know
 //! which changes people have seen already.
 
-use dalsegno_model::Cause;
+use dalsegno_model::{Cause, LimitName};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::conditions::{Class, RunOutcome, Summary};
+use crate::conditions::{Class, RunOutcome, Summary, WaitKind};
 use crate::reasons::Reason;
 use crate::schema;
 
@@ -21,7 +21,8 @@ pub struct AgentRunStatus {
     /// `Succeeded`: the agent reached its goal. `WorkerReady`: a worker is attached. `CheckpointAvailable`: there is a
     /// checkpoint to resume from. `VersionCompatible`: the deployed agent version may resume the checkpoint. `Held`: a
     /// person must act, and the message says how. `Suspended`: a person suspended the run, and it has no worker; absent
-    /// while nobody has. `Ready`: the run is under control. `Reconciling` (no worker has
+    /// while nobody has. `Waiting`: the run is parked on waits, and the reason says what it waits for; absent while it is
+    /// not. `Ready`: the run is under control. `Reconciling` (no worker has
     /// attached yet) and `Stalled` (a person must act) are present only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
@@ -51,6 +52,10 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<SuspendStatus>,
 
+    /// What the run waits for. Absent while the run is not parked on waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitingStatus>,
+
     /// The current attempt, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
@@ -67,6 +72,12 @@ pub struct AgentRunStatus {
     /// Tokens, tool calls and cost of the committed turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,
+
+    /// The limits of the run that are set, and how much of each is used. Active time is counted until the latest
+    /// checkpoint or the end of the last attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["limit"]))]
+    pub limits: Vec<LimitStatus>,
 
     /// The result of the run, as the agent reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -111,6 +122,43 @@ pub struct SuspendStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub reason: Option<String>,
+}
+
+/// What a parked run waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitingStatus {
+    /// When the run parked, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub since: Option<Time>,
+
+    /// The first eight open waits that the run is parked on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
+    pub waits: Vec<WaitStatus>,
+}
+
+/// One wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitStatus {
+    /// The agent's id of the wait.
+    #[schemars(length(min = 1, max = 128))]
+    pub id: String,
+
+    /// What answers it.
+    pub kind: WaitKind,
+
+    /// When the agent opened it, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub since: Option<Time>,
+
+    /// Its deadline, by the store's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::time")]
+    pub deadline: Option<Time>,
 }
 
 /// One attempt: the life of one pod.
@@ -162,6 +210,10 @@ pub struct AttemptStatus {
     pub start_time: Option<Time>,
 }
 
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
 /// The counters of recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -185,6 +237,11 @@ pub struct RecoveryStatus {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub disruptions_without_progress: i32,
+
+    /// Number of consecutive parks on waits without progress. From the third on the next pod waits.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = 0))]
+    pub parks_without_progress: i32,
 
     /// When the next attempt starts. Set only while the run is backing off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -304,6 +361,23 @@ pub struct UsageStatus {
     #[serde(default, rename = "costMicroUSD")]
     #[schemars(range(min = 0))]
     pub cost_micro_usd: i64,
+}
+
+/// One limit of the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitStatus {
+    /// Name of the field in `spec.limits`.
+    #[schemars(schema_with = "schema::limit")]
+    pub limit: LimitName,
+
+    /// How much is used.
+    #[schemars(range(min = 0))]
+    pub used: i64,
+
+    /// The limit.
+    #[schemars(range(min = 0))]
+    pub max: i64,
 }
 
 /// The result of a run.

@@ -5,9 +5,11 @@ use std::time::Duration;
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
     Deadlines, Ending, Forgiveness, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId,
-    RunRecord,
+    RunLimits, RunRecord,
 };
 use serde_json::Value;
+
+use crate::approvals::ApprovalEffect;
 
 /// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
@@ -100,6 +102,15 @@ pub enum Effect {
     Suspend(RunId),
     /// Record in the store that the suspend was lifted.
     Resume(RunId),
+    /// Let the store's clock answer the waits whose time has come, and do what passed deadlines ask for.
+    SettleTime(RunId),
+    /// Park the run on its open waits, because its worker has opened one and neither parks nor commits.
+    ParkUnattended {
+        /// Id of the run.
+        run: RunId,
+        /// Number of the attempt.
+        attempt: i32,
+    },
     /// Grant one fresh recovery budget.
     ResetBudget {
         /// Id of the run.
@@ -111,8 +122,12 @@ pub enum Effect {
     },
     /// Change the lengths of the deadlines.
     SetDeadlines(RunId, Deadlines),
+    /// Change the limits of the run.
+    SetLimits(RunId, RunLimits),
     /// Change the retention settings of the run.
     SetRetention(RunId, Retention),
+    /// Do something for an approval of the run.
+    Approval(Box<ApprovalEffect>),
     /// Delete a pod, if it still has this UID.
     StopWorker {
         /// Name of the pod.
@@ -145,9 +160,13 @@ impl Effect {
             Self::RequestCancel(_) => "request-cancel",
             Self::Suspend(_) => "suspend",
             Self::Resume(_) => "resume",
+            Self::SettleTime(_) => "settle-time",
+            Self::ParkUnattended { .. } => "park-unattended",
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
+            Self::SetLimits(..) => "set-limits",
             Self::SetRetention(..) => "set-retention",
+            Self::Approval(effect) => effect.name(),
             Self::StopWorker { .. } => "stop-worker",
             Self::DeleteRun => "delete-run",
             Self::MarkDeleted => "mark-deleted",

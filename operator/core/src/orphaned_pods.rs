@@ -53,10 +53,11 @@ pub(crate) fn parked_exit_grace(row: &RunRecord, seen: &ObservedPod) -> Option<S
     time_to_exit(row, seen, parked.ended_at?)
 }
 
-/// Whether the worker itself ended the attempt because of a suspend. The store records a park with an empty message, and
-/// the operator ends the attempt of a worker that does not park with a message.
+/// Whether the attempt ended by a park. The store records a park with an empty message, and the operator ends the attempt
+/// of a suspended worker that does not park with a message.
 fn has_parked(attempt: &Attempt) -> bool {
-    ended_by(attempt, Cause::Suspended) && attempt.end.as_ref().is_some_and(|end| end.message.is_empty())
+    let is_park = ended_by(attempt, Cause::Suspended) || ended_by(attempt, Cause::Parked);
+    is_park && attempt.end.as_ref().is_some_and(|end| end.message.is_empty())
 }
 
 /// Remaining time to exit of a worker that ended its attempt at this time and still runs.

@@ -20,7 +20,7 @@ pub enum Place {
     Waiting,
     /// It has had a pod, and has not ended.
     Taken,
-    /// It has ended, is held or is suspended: it needs no place.
+    /// It has ended, is held, is suspended or waits: it needs no place.
     NotNeeded,
 }
 

@@ -2,6 +2,7 @@
 
 use dalsegno_crds::{AgentRunStatus, Reason, Summary};
 use dalsegno_model::{AttemptState, FinishRow, RunOutcome, RunRecord, SignalRow};
+use dalsegno_protocol::WaitKind;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::observed::ObservedPod;
@@ -19,6 +20,8 @@ pub(crate) enum RunStage {
     Held(Hold),
     /// A person suspended the run, and it has no worker.
     Suspended,
+    /// The run is parked on waits that are not answered.
+    Waiting,
     /// The run waits for its place among the runs of its definition. Holds its position, from 1.
     Queued(i32),
     /// The next attempt waits until this time.
@@ -90,6 +93,7 @@ impl RunStage {
             Self::StoreUnavailable(_) => old.summary == Some(Summary::Held),
             Self::Held(_)
             | Self::Suspended
+            | Self::Waiting
             | Self::Queued(_)
             | Self::BackingOff(_)
             | Self::Starting(..)
@@ -109,6 +113,7 @@ impl RunStage {
             Self::Held(hold) => (Summary::Held, hold.reason),
             Self::StoreUnavailable(_) => (unchanged, Reason::StoreUnavailable),
             Self::Suspended => (Summary::Suspended, Reason::Suspended),
+            Self::Waiting => (Summary::Waiting, row.map_or(Reason::Until, waiting_reason)),
             Self::Queued(_) => (Summary::Pending, Reason::Queued),
             Self::BackingOff(_) => {
                 (Summary::BackingOff, row.and_then(recovery_reason).unwrap_or(Reason::BackingOff))
@@ -132,6 +137,16 @@ impl RunStage {
                 (unchanged, old.reason.unwrap_or(Reason::Starting))
             }
         }
+    }
+}
+
+/// What a parked run waits for: a person before anything else.
+pub(crate) fn waiting_reason(row: &RunRecord) -> Reason {
+    match row.parked_on().map(|wait| wait.kind).min() {
+        Some(WaitKind::Approval) => Reason::Approval,
+        Some(WaitKind::Message) => Reason::Message,
+        Some(WaitKind::RateLimit) => Reason::RateLimit,
+        Some(WaitKind::Until) | None => Reason::Until,
     }
 }
 

@@ -88,6 +88,7 @@ mod tests {
             usage: Usage::default(),
             trigger: None,
             finish: None,
+            park: None,
         }
     }
 

@@ -203,6 +203,19 @@ pub struct WaitAnswer {
     pub decision: WaitDecision,
 }
 
+/// A person's decision on an approval that does not count.
+#[derive(Clone, Debug)]
+pub struct RefusedDecision {
+    /// Id of the wait.
+    pub id: String,
+    /// The epoch it was opened under.
+    pub epoch: i64,
+    /// Who decided.
+    pub by: String,
+    /// Why the decision does not count, in one word.
+    pub reason: String,
+}
+
 /// The result of answering a wait. With the row afterwards.
 #[derive(Clone, Debug)]
 pub enum Answered {
@@ -227,7 +240,41 @@ pub struct Proposal {
     pub salt: Option<[u8; 16]>,
 }
 
+/// Whether the deadline of an open wait has an effect. That of `Hold` and `Fail` has one only while the run is parked on
+/// the wait, and that of `Hold` only once.
+pub fn obeys_deadline(on_timeout: OnTimeout, has_timed_out: bool, is_parked_on: bool) -> bool {
+    match on_timeout {
+        OnTimeout::Answer => true,
+        OnTimeout::Hold => is_parked_on && !has_timed_out,
+        OnTimeout::Fail => is_parked_on,
+    }
+}
+
+impl OpenWait {
+    /// When its deadline has an effect. `None`: it has none, or none now.
+    fn deadline(&self, is_parked_on: bool) -> Option<Timestamp> {
+        let has_timed_out = self.timed_out_at.is_some();
+        self.deadline_at.filter(|_| obeys_deadline(self.on_timeout, has_timed_out, is_parked_on))
+    }
+}
+
 impl RunRecord {
+    /// Whether the store's clock has something to do for the run's waits ([`crate::Operator::settle_time`]): a time has
+    /// come, a deadline has passed, or another run has moved the end of a rate limit. Not for the deadlines of approvals.
+    pub fn needs_clock(&self) -> bool {
+        if self.wake_at.is_none_or(|at| at > self.now) || self.finish.is_some() {
+            return false;
+        }
+        let is_past = |at: Option<Timestamp>| at.is_some_and(|at| at <= self.now);
+        let is_on = |wait: &OpenWait| self.park.as_ref().is_some_and(|park| park.on.contains(&wait.id));
+        let is_due = self.waits.iter().any(|wait| {
+            let deadline = wait.deadline(is_on(wait)).filter(|_| wait.kind != WaitKind::Approval);
+            is_past(wait.wake_at) || is_past(deadline)
+        });
+        let times = self.waits.iter().flat_map(|wait| [wait.wake_at, wait.deadline(is_on(wait))]);
+        is_due || times.flatten().min() != self.wake_at
+    }
+
     /// The waits that the run is parked on and that are open.
     pub fn parked_on(&self) -> impl Iterator<Item = &OpenWait> {
         let on: BTreeSet<_> = self.park.iter().flat_map(|park| &park.on).map(String::as_str).collect();

@@ -150,7 +150,7 @@ fn entry_of(run: &RawRun) -> Option<(Definition, QueuedRun)> {
         _ if is_deleted => Place::NotNeeded,
         Some(status)
             if status.completion_time.is_some()
-                || matches!(status.summary, Some(Summary::Held | Summary::Suspended)) =>
+                || matches!(status.summary, Some(Summary::Held | Summary::Suspended | Summary::Waiting)) =>
         {
             Place::NotNeeded
         }

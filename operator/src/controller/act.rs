@@ -145,6 +145,11 @@ pub async fn perform(
             let by = attribution::of_resume(run);
             updated(store.resume(id, &by).await, "resuming the run")
         }
+        Effect::SettleTime(id) => updated(store.settle_time(id).await, "settling waits by the clock"),
+        Effect::ParkUnattended { run: id, attempt } => {
+            tracing::info!(attempt, "parking the run: its worker has opened a wait and does not park");
+            updated(store.park_unattended(id, attempt).await, "parking the run")
+        }
         Effect::ResetBudget { run: id, observed, to } => {
             let reset =
                 BudgetReset { observed, to, requested_by: attribution::of(&run.metadata, Request::Reset) };
@@ -153,9 +158,11 @@ pub async fn perform(
         Effect::SetDeadlines(id, deadlines) => {
             updated(store.set_deadlines(id, &deadlines).await, "setting the deadlines")
         }
+        Effect::SetLimits(id, limits) => updated(store.set_limits(id, &limits).await, "setting the limits"),
         Effect::SetRetention(id, retention) => {
             updated(store.set_retention(id, &retention).await, "setting the retention")
         }
+        Effect::Approval(effect) => runtime.approval(run, *effect).await,
         Effect::StopWorker { name, uid } => {
             let namespace = run.namespace().unwrap_or_default();
             runtime.stop_worker(PodRef { namespace: &namespace, name: &name, uid: &uid }).await?;

@@ -3,9 +3,10 @@
 //! # Guarantees
 //!
 //! - The run that has waited longest is next. A run that has had a worker goes before one that has not, unless that one
-//!   has waited [`HEAD_START`] longer.
+//!   has waited [`HEAD_START`] longer. The same holds for a run that is woken from a wait.
 //! - No namespace has more than half of the slots. The runs whose pod the API server refuses have a quarter of them
-//!   together. So a slow webhook delays the runs that it concerns, and no others.
+//!   together, and so have the runs that are woken. So a slow webhook delays the runs that it concerns, and no others;
+//!   and a thousand waits for the same time delay no recovery.
 //! - A run waits once and is worked on once at a time. If something wakes it meanwhile, it waits again afterwards.
 
 use std::collections::hash_map::Entry;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use crate::cache::pods::RunKey;
 
-/// How much longer a first start waits than a recovery.
+/// How much longer a first start or a run that is woken waits than a recovery.
 pub const HEAD_START: Duration = Duration::from_secs(30);
 
 /// Why a run waits, which decides how long.
@@ -24,6 +25,8 @@ pub enum Priority {
     Recovery,
     /// It has not had a worker yet.
     FirstStart,
+    /// It is woken from a wait.
+    WakeUp,
     /// The API server refused its pod.
     Refused,
 }
@@ -104,16 +107,16 @@ impl FairQueue {
 
     fn has_slot(&self, namespace: &str, priority: Priority) -> bool {
         let of_namespace = self.working.keys().filter(|it| it.namespace == namespace).count();
-        let refused = self.working.values().filter(|it| it.priority == Priority::Refused).count();
-        of_namespace < self.slots.div_ceil(2)
-            && (priority != Priority::Refused || refused < self.slots.div_ceil(4))
+        let same = self.working.values().filter(|it| it.priority == priority).count();
+        let is_limited = matches!(priority, Priority::Refused | Priority::WakeUp);
+        of_namespace < self.slots.div_ceil(2) && (!is_limited || same < self.slots.div_ceil(4))
     }
 }
 
 fn handicap(priority: Priority) -> Duration {
     match priority {
         Priority::Recovery | Priority::Refused => Duration::ZERO,
-        Priority::FirstStart => HEAD_START,
+        Priority::FirstStart | Priority::WakeUp => HEAD_START,
     }
 }
 
@@ -166,6 +169,22 @@ mod tests {
         queue.done(&run("a", "crowd-0"));
         queue.done(&run("b", "refused-1"));
         assert_eq!(names(&mut queue), ["crowd-4", "refused-3"]);
+    }
+
+    #[test]
+    fn a_thousand_runs_that_are_woken_at_once_delay_no_recovery() {
+        let mut queue = FairQueue::new(8);
+        for number in 0..1_000 {
+            let woken = run(&format!("namespace-{}", number % 10), &format!("woken-{number}"));
+            queue.push(woken, Priority::WakeUp, Duration::ZERO);
+        }
+        assert_eq!(names(&mut queue).len(), 2, "a quarter of the slots");
+        for second in 1..=6 {
+            let recovery = run(&format!("other-{second}"), &format!("recovery-{second}"));
+            queue.push(recovery, Priority::Recovery, Duration::from_secs(second));
+        }
+        let recoveries: Vec<_> = (1..=6).map(|second| format!("recovery-{second}")).collect();
+        assert_eq!(names(&mut queue), recoveries, "the other slots are for them");
     }
 
     #[test]

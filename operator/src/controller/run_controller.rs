@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dalsegno_crds::Summary;
 use futures::{Stream, StreamExt, future, stream};
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store as Cache};
@@ -191,21 +192,26 @@ impl Dispatcher {
         if meta.uid.as_ref().is_some_and(|uid| lock(&self.ctx.refusals).contains_key(uid)) {
             return Priority::Refused;
         }
-        let started = run.part::<Started>().and_then(|it| it.status?.start_time).is_some();
-        if started { Priority::Recovery } else { Priority::FirstStart }
+        let status = run.part::<WithStatus>().and_then(|it| it.status).unwrap_or_default();
+        match status {
+            RunStatus { summary: Some(Summary::Waiting), .. } => Priority::WakeUp,
+            RunStatus { start_time: Some(_), .. } => Priority::Recovery,
+            RunStatus { start_time: None, .. } => Priority::FirstStart,
+        }
     }
 }
 
-/// The part of a run that says whether it has had a worker.
+/// The part of a run that says whether it has had a worker, and whether it waits.
 #[derive(Deserialize)]
-struct Started {
-    status: Option<StartTime>,
+struct WithStatus {
+    status: Option<RunStatus>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StartTime {
+struct RunStatus {
     start_time: Option<String>,
+    summary: Option<Summary>,
 }
 
 fn key_of(reference: &ObjectRef<RawRun>) -> RunKey {

@@ -1,9 +1,11 @@
 //! Metrics of runs: how many there are in each state, and how long recoveries take.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dalsegno_crds::WaitKind;
 use dalsegno_model::{AttemptState, RunRecord};
 use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -18,6 +20,8 @@ use crate::mutex::lock;
 #[derive(Clone)]
 pub struct RunMetrics {
     runs: Family<StateLabel, Gauge>,
+    waiting: Family<WaitLabel, Gauge>,
+    oldest_wait: Gauge<f64, AtomicU64>,
     /// The states that `runs` has now.
     states: Arc<Mutex<Vec<StateLabel>>>,
     recovery_seconds: Family<StageLabel, Histogram, fn() -> Histogram>,
@@ -32,6 +36,12 @@ pub struct StateLabel {
     pub summary: String,
     /// The reason.
     pub reason: String,
+}
+
+/// What a run waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitLabel {
+    kind: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -65,6 +75,8 @@ impl Default for RunMetrics {
         let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(0.01, 2.0, 20));
         Self {
             runs: Family::default(),
+            waiting: Family::default(),
+            oldest_wait: Gauge::default(),
             states: Arc::default(),
             recovery_seconds: Family::new_with_constructor(histogram),
             recoveries: Arc::default(),
@@ -76,6 +88,15 @@ impl RunMetrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("runs", "AgentRuns, by summary and reason of their status", self.runs.clone());
+        for kind in WaitKind::ALL {
+            drop(self.waiting.get_or_create(&WaitLabel { kind: kind.as_str() }));
+        }
+        registry.register("waiting", "Open waits of parked runs, by kind", self.waiting.clone());
+        registry.register(
+            "oldest_wait_seconds",
+            "Age of the oldest open wait of a parked run; 0 if there is none",
+            self.oldest_wait.clone(),
+        );
         registry.register(
             "recovery_seconds",
             "Time that each stage of a recovery took: fence, create, attach, commit",
@@ -95,13 +116,23 @@ impl RunMetrics {
         *states = counts.into_keys().collect();
     }
 
+    /// Sets the number of open waits of parked runs of each kind, and the age of the oldest.
+    pub fn set_waits(&self, counts: &HashMap<WaitKind, i64>, oldest: Duration) {
+        for kind in WaitKind::ALL {
+            let count = counts.get(kind).copied().unwrap_or_default();
+            self.waiting.get_or_create(&WaitLabel { kind: kind.as_str() }).set(count);
+        }
+        self.oldest_wait.set(oldest.as_secs_f64());
+    }
+
     /// Records the time from when the operator saw the end of a worker until the store had fenced it.
     pub fn observe_fence(&self, took: Duration) {
         self.recovery_seconds.get_or_create(&StageLabel { stage: "fence" }).observe(took.as_secs_f64());
     }
 
     /// Records the stages that a run's recovery has passed since it was last looked at. What was passed before the first
-    /// look, as before a restart of the operator, is not recorded. The time that a run was suspended is not recorded either.
+    /// look, as before a restart of the operator, is not recorded. The time that a run was suspended or parked is not recorded
+    /// either.
     pub fn observe_recovery(&self, run: &RunRecord) {
         let attempt = run.attempt.number;
         let stage = stage_of(run);
@@ -109,7 +140,8 @@ impl RunMetrics {
         let is_over = stage == Stage::Committed || run.finish.is_some() || attempt == 1;
         let before = recoveries.remove(&run.object_uid).filter(|it| it.attempt == attempt);
         if !is_over {
-            let unmeasured = if run.suspend.is_some() { Stage::Created } else { Stage::Reserved };
+            let unmeasured =
+                if run.suspend.is_some() || run.park.is_some() { Stage::Created } else { Stage::Reserved };
             let passed = before.map_or(stage, |it| it.stage.max(stage)).max(unmeasured);
             recoveries.insert(run.object_uid.clone(), Recovery { attempt, stage: passed });
         }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use dalsegno_crds::{WaitKind, WaitingStatus};
+use jiff::Timestamp;
 use kube::runtime::reflector;
 use serde::Deserialize;
 
@@ -20,6 +22,43 @@ struct WithState {
     status: Option<StateLabel>,
 }
 
+/// The part of an AgentRun that says what it waits for.
+#[derive(Deserialize)]
+struct WithWaits {
+    status: Option<WaitingPart>,
+}
+
+#[derive(Deserialize)]
+struct WaitingPart {
+    waiting: Option<WaitingStatus>,
+}
+
+/// The open waits that the statuses of parked runs show.
+#[derive(Default)]
+struct Waits {
+    counts: HashMap<WaitKind, i64>,
+    oldest: Option<Timestamp>,
+}
+
+impl Waits {
+    fn of<'a>(runs: impl Iterator<Item = &'a RawRun>) -> Self {
+        let mut found = Self::default();
+        for run in runs {
+            let waiting = run.part::<WithWaits>().and_then(|run| run.status?.waiting);
+            for wait in waiting.into_iter().flat_map(|it| it.waits) {
+                *found.counts.entry(wait.kind).or_default() += 1;
+                found.oldest = found.oldest.into_iter().chain(wait.since.map(|it| it.0)).min();
+            }
+        }
+        found
+    }
+
+    /// The age of the oldest wait. The times are by the store's clock, which may be a little ahead.
+    fn age(&self, now: Timestamp) -> Duration {
+        self.oldest.map_or(Duration::ZERO, |at| now.duration_since(at).try_into().unwrap_or_default())
+    }
+}
+
 /// What ages while the operator waits for something.
 pub struct Ages {
     /// The watches of the API server.
@@ -34,6 +73,8 @@ pub async fn run(runs: reflector::Store<RawRun>, metrics: Metrics, ages: Ages) {
     loop {
         ticks.tick().await;
         metrics.runs.set_runs(count(runs.state().iter().map(AsRef::as_ref)));
+        let waits = Waits::of(runs.state().iter().map(AsRef::as_ref));
+        metrics.runs.set_waits(&waits.counts, waits.age(Timestamp::now()));
         let now = Instant::now();
         for (kind, age) in ages.watches.ages(now) {
             metrics.set_watch_age(&kind, age);
@@ -60,6 +101,27 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn the_waits_of_parked_runs_are_counted_by_kind_and_the_oldest_has_an_age() {
+        let run = |waits: Value| -> RawRun {
+            serde_json::from_value(json!({
+                "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "metadata": { "name": "a" }, "spec": {},
+                "status": { "waiting": { "since": "2026-11-26T12:00:00Z", "waits": waits } },
+            }))
+            .unwrap()
+        };
+        let wait = |kind: &str, since: &str| json!({ "id": "w", "kind": kind, "since": since });
+        let runs = [
+            run(json!([wait("Approval", "2026-11-26T11:00:00Z"), wait("Until", "2026-11-26T11:30:00Z")])),
+            run(json!([wait("Approval", "2026-11-26T11:50:00Z")])),
+        ];
+        let waits = Waits::of(runs.iter());
+        assert_eq!(waits.counts[&WaitKind::Approval], 2);
+        assert_eq!(waits.counts[&WaitKind::Until], 1);
+        assert_eq!(waits.age("2026-11-26T12:00:00Z".parse().unwrap()), Duration::from_secs(3_600));
+        assert_eq!(Waits::of(std::iter::empty()).age(Timestamp::now()), Duration::ZERO);
+    }
 
     #[test]
     fn runs_are_counted_by_the_summary_and_reason_of_their_status() {

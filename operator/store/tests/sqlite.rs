@@ -70,6 +70,7 @@ fn turn(run: RunId, turn: i32) -> Commit {
         usage: Usage::default(),
         trigger: None,
         finish: None,
+        park: None,
     }
 }
 
@@ -348,6 +349,10 @@ const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      ALTER TABLE attempts DROP COLUMN image_in_registry; \
      ALTER TABLE runs DROP COLUMN suspend_requested_at; ALTER TABLE runs DROP COLUMN suspend_told_at; \
      ALTER TABLE runs DROP COLUMN suspend_ms; ALTER TABLE runs DROP COLUMN park_id; \
+     DROP TABLE waits; ALTER TABLE runs DROP COLUMN last_wait; ALTER TABLE runs DROP COLUMN open_waits; \
+     ALTER TABLE runs DROP COLUMN open_wait_bytes; ALTER TABLE runs DROP COLUMN parked_on; \
+     ALTER TABLE runs DROP COLUMN park_mode; ALTER TABLE runs DROP COLUMN parked_at; \
+     ALTER TABLE runs DROP COLUMN parks_without_progress; ALTER TABLE runs DROP COLUMN wake_at; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
 
 #[tokio::test]

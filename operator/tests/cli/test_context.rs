@@ -167,5 +167,6 @@ pub fn turn(run: RunId, turn: i32, ops: &str) -> Commit {
         usage: Usage::default(),
         trigger: None,
         finish: None,
+        park: None,
     }
 }

@@ -138,6 +138,7 @@ impl Builder {
         signals.update(Flags {
             suspend: attached.suspend,
             cancel: attached.cancel,
+            limit: attached.limit,
             lease_seconds: attached.lease_seconds,
         });
         let client = Arc::new(client);

@@ -85,6 +85,7 @@ impl Run {
     fn claim(&self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Claim> {
         let ToolCall { id, policy, key } = call;
         let request = ClaimRequest {
+            approval: None,
             claim_id: Uuid::new_v4(),
             policy,
             key: Some(key.map_or_else(|| self.key(id), str::to_owned)),

@@ -184,6 +184,12 @@ impl Run {
         self.signals.cancel.load(Ordering::SeqCst)
     }
 
+    /// Whether the run has reached one of its limits: commit or drop the current step, then exit with 0 within 30 s. It
+    /// becomes `false` again if the limit is raised.
+    pub fn at_limit(&self) -> bool {
+        self.signals.limit.load(Ordering::SeqCst)
+    }
+
     /// Whether a person has suspended the run: complete every open call with the policy `probe` or `ask`, commit or drop
     /// the current step, then [`Self::park`] and exit. It becomes `false` again if the suspend is lifted.
     pub fn suspending(&self) -> bool {
@@ -202,6 +208,8 @@ impl Run {
     /// - If the run is cancelled, it acknowledges the cancel and exits with 0.
     /// - If the run is suspended, it parks and exits with 0. It returns if the suspend was lifted, and if calls of an
     ///   earlier attempt are unsettled: the next step claims or settles them, and the check after that step parks.
+    /// - If the run has reached one of its limits, it exits with 0, unless this process has an open call with the policy
+    ///   `probe` or `ask`.
     /// - If SIGTERM was received, it exits with 143.
     ///
     /// # Errors
@@ -214,6 +222,9 @@ impl Run {
             process::exit(0);
         }
         if self.suspending() && self.park_between_steps()? {
+            process::exit(0);
+        }
+        if self.at_limit() && !self.has_open_call() {
             process::exit(0);
         }
         if self.stopping() {

@@ -24,12 +24,14 @@ const HEARTBEATS_PER_LEASE: u32 = 3;
 pub(crate) struct WorkerSignals {
     pub(crate) suspend: AtomicBool,
     pub(crate) cancel: AtomicBool,
+    pub(crate) limit: AtomicBool,
 }
 
 impl WorkerSignals {
     /// Takes the flags of an answer. A cancel is final: an older answer that arrives late does not take it back.
     pub(crate) fn update(&self, flags: Flags) {
         self.suspend.store(flags.suspend, Ordering::SeqCst);
+        self.limit.store(flags.limit, Ordering::SeqCst);
         self.cancel.fetch_or(flags.cancel, Ordering::SeqCst);
     }
 }

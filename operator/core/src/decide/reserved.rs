@@ -36,6 +36,7 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         let verdict = late_node_loss::last_look(row, observed).filter(|_| hold.is_by_charges());
         return match (hold.reason, verdict) {
             (_, Some(_)) if is_suspended => Plan::wait(RunStage::Suspended),
+            (_, Some(_)) if row.park.is_some() => Plan::wait(RunStage::Waiting),
             (_, Some(at)) => Plan::wait(RunStage::BackingOff(at)),
             _ if hold.is_final(settings) => failed(row, hold),
             (Reason::EffectUnknown | Reason::KeyRefused, _) if observed.calls_to_settle.is_none() => {
@@ -57,7 +58,12 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     if is_suspended {
         return Plan::wait(RunStage::Suspended);
     }
-    if let Some(at) = recovery::next_attempt_time(row, settings).filter(|at| *at > row.now) {
+    // An answer wakes the run through the store: nothing is looked at meanwhile.
+    if row.park.is_some() {
+        return Plan::wait(RunStage::Waiting);
+    }
+    let next = recovery::next_attempt_time(row, settings).max(row.slowed_until());
+    if let Some(at) = next.filter(|at| *at > row.now) {
         return Plan::wait(RunStage::BackingOff(at)).requeue_when_left(at.duration_since(row.now));
     }
     if let Some(position) = observed.queue_position.filter(|_| has_had_no_pod(row)) {

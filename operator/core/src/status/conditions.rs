@@ -11,7 +11,7 @@ use crate::observed::{Observed, ObservedPod};
 use crate::pod::annotation;
 use crate::recovery::{Hold, describe_last_end, describe_recovery, recovery_reason};
 use crate::remedy::{self, HeldRun};
-use crate::run_stage::{RunStage, current_suspend, end_of, ready_until};
+use crate::run_stage::{RunStage, current_suspend, end_of, ready_until, waiting_reason};
 use crate::text;
 
 /// What a status is computed from.
@@ -48,6 +48,7 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
             builder.checkpoint(row, stage);
             builder.version(row, pod, stage);
             builder.suspended(row, stage);
+            builder.waiting(row, stage);
             match stage {
                 RunStage::Held(hold) => builder.held(hold, &remedy(hold)),
                 _ => builder.control(row, stage),
@@ -72,7 +73,7 @@ impl ConditionsBuilder<'_> {
         self.keep(ConditionType::Held, Reason::StoreUnavailable);
         let message = format!("{error}; no pod is replaced and nothing is charged in the meantime");
         self.set_once(ConditionType::Ready, ConditionStatus::Unknown, Reason::StoreUnavailable, &message);
-        for kind in [ConditionType::Suspended, ConditionType::Reconciling] {
+        for kind in [ConditionType::Suspended, ConditionType::Waiting, ConditionType::Reconciling] {
             let before = self.before(kind).cloned();
             self.new.extend(before);
         }
@@ -91,8 +92,10 @@ impl ConditionsBuilder<'_> {
             self.keep(ConditionType::CheckpointAvailable, hold.reason);
             self.keep(ConditionType::VersionCompatible, hold.reason);
         }
-        if self.before(ConditionType::Suspended).is_some() {
-            self.set(ConditionType::Suspended, false, Reason::Held, "");
+        for kind in [ConditionType::Suspended, ConditionType::Waiting] {
+            if self.before(kind).is_some() {
+                self.set(kind, false, Reason::Held, "");
+            }
         }
         self.held(hold, remedy);
     }
@@ -119,6 +122,18 @@ impl ConditionsBuilder<'_> {
         }
     }
 
+    /// Present only while the run is parked on waits.
+    fn waiting(&mut self, row: &RunRecord, stage: &RunStage) {
+        if row.park.is_none() || row.finish.is_some() {
+            return;
+        }
+        match stage {
+            RunStage::Held(_) => self.set(ConditionType::Waiting, false, Reason::Held, ""),
+            RunStage::Suspended => self.set(ConditionType::Waiting, false, Reason::Suspended, ""),
+            _ => self.set(ConditionType::Waiting, true, waiting_reason(row), ""),
+        }
+    }
+
     fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
         match stage {
             RunStage::Running => self.set(ConditionType::WorkerReady, true, Reason::Attached, ""),
@@ -138,6 +153,7 @@ impl ConditionsBuilder<'_> {
             }
             RunStage::Held(_)
             | RunStage::Suspended
+            | RunStage::Waiting
             | RunStage::Terminal
             | RunStage::StoreUnavailable(_)
             | RunStage::OrphanedTerminal
@@ -207,7 +223,7 @@ impl ConditionsBuilder<'_> {
             RunStage::Terminal => return self.terminal(row),
             _ => self.set(ConditionType::Held, false, Reason::NotHeld, ""),
         }
-        if matches!(stage, RunStage::Running | RunStage::Suspended) {
+        if matches!(stage, RunStage::Running | RunStage::Suspended | RunStage::Waiting) {
             let (_, reason) = stage.summary_and_reason(Some(row), self.old);
             return self.set(ConditionType::Ready, true, reason, "");
         }

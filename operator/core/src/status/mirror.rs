@@ -1,17 +1,22 @@
 //! The part of the status that mirrors the store's row.
 
 use dalsegno_crds::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
+    UsageStatus, WaitStatus, WaitingStatus,
 };
-use dalsegno_model::{Attempt, Class, FinishRow, RunOutcome, RunRecord};
-use dalsegno_protocol::{Limits, nesting::deeper_than};
+use dalsegno_model::{Attempt, Class, FinishRow, LimitUse, OpenWait, RunOutcome, RunRecord};
+use dalsegno_protocol::{Limits, WaitKind, nesting::deeper_than};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::recovery::in_units_of_spec;
 use crate::run_stage::RunStage;
 
 /// Number of ended attempts that the status shows.
 const HISTORY_LENGTH: usize = 10;
+
+/// Number of waits that the status shows.
+const WAITS: usize = 8;
 
 /// Copies the store's row into the status.
 pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunStatus) {
@@ -31,6 +36,7 @@ pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunS
         tool_calls: row.usage.tool_calls,
         cost_micro_usd: row.usage.cost_micro_usd,
     });
+    status.limits = row.recorded_limit_uses().into_iter().map(limit).collect();
     if status.start_time.is_none() {
         status.start_time = attempts(row).filter_map(|it| it.attached_at).min().map(time);
     }
@@ -39,6 +45,11 @@ pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunS
         // An end never changes. The API server may have changed the spelling of the output, so the first one is kept.
         status.result.get_or_insert_with(|| result(finish));
     }
+}
+
+fn limit(of: LimitUse) -> LimitStatus {
+    let LimitUse { limit, used, max } = in_units_of_spec(of);
+    LimitStatus { limit, used, max }
 }
 
 fn attempt(attempt: &Attempt) -> AttemptStatus {
@@ -63,6 +74,7 @@ fn recovery(row: &RunRecord, stage: &RunStage) -> RecoveryStatus {
         attempts_without_progress: counters.attempts_without_progress,
         disruptions: counters.disruptions,
         disruptions_without_progress: counters.disruptions_without_progress,
+        parks_without_progress: row.parks_without_progress,
         next_attempt_time: match stage {
             RunStage::BackingOff(at) => Some(time(*at)),
             RunStage::Held(hold) => hold.retry_at.map(time),
@@ -71,6 +83,23 @@ fn recovery(row: &RunRecord, stage: &RunStage) -> RecoveryStatus {
         observed_reset_generation: Some(row.observed_reset_generation),
         history: attempts(row).filter_map(attempt_end).take(HISTORY_LENGTH).collect(),
     }
+}
+
+/// What the run is parked on.
+pub(super) fn waiting(row: &RunRecord) -> Option<WaitingStatus> {
+    let park = row.park.as_ref().filter(|_| row.finish.is_none())?;
+    let wait = |wait: &OpenWait| WaitStatus {
+        id: wait.id.clone(),
+        kind: match wait.kind {
+            WaitKind::Approval => dalsegno_crds::WaitKind::Approval,
+            WaitKind::Until => dalsegno_crds::WaitKind::Until,
+            WaitKind::Message => dalsegno_crds::WaitKind::Message,
+            WaitKind::RateLimit => dalsegno_crds::WaitKind::RateLimit,
+        },
+        since: Some(time(wait.opened_at)),
+        deadline: wait.deadline_at.map(time),
+    };
+    Some(WaitingStatus { since: Some(time(park.at)), waits: row.parked_on().map(wait).take(WAITS).collect() })
 }
 
 /// The end of an attempt, if it has ended.

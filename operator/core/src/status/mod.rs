@@ -28,6 +28,7 @@ pub(crate) fn of(input: &StatusInput<'_>) -> AgentRunStatus {
             _ => None,
         },
         suspend: row.map_or_else(|| old.suspend.clone(), |row| suspend(run, row)),
+        waiting: row.map_or_else(|| old.waiting.clone(), mirror::waiting),
         conditions: conditions::of(input),
         summary: Some(summary),
         reason: Some(reason),

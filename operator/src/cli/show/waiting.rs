@@ -60,6 +60,7 @@ fn of_status(status: &AgentRunStatus) -> Option<String> {
         Summary::Held => ("held", condition(ConditionType::Held)?),
         Summary::Pending | Summary::BackingOff => ("waits", condition(ConditionType::WorkerReady)?),
         Summary::Suspended => ("waits", condition(ConditionType::Suspended)?),
+        Summary::Waiting => ("waits", condition(ConditionType::Waiting)?),
         Summary::Starting => ("starts", condition(ConditionType::WorkerReady)?),
         Summary::Running | Summary::Succeeded | Summary::Failed | Summary::Cancelled => return None,
     };
@@ -85,6 +86,14 @@ fn of_store(run: &RunRecord, calls: &[String], store_url: &str) -> Option<String
             if let Some(suspend) = &run.suspend {
                 let text = format!("a person suspended the run. {}", describe(run));
                 return Some(line("waits", suspend.requested_at, &text));
+            }
+            if let Some(park) = &run.park {
+                let on = run.parked_on().map(|wait| wait.id.as_str()).collect::<Vec<_>>().join(", ");
+                return Some(line(
+                    "waits",
+                    park.at,
+                    &format!("the run waits for {on}, and has no pod meanwhile"),
+                ));
             }
             let continues = "the same `dalsegno dev` command continues the run";
             let next = recovery::next_attempt_time(run, &settings).filter(|at| *at > run.now);

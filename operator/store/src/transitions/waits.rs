@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use dalsegno_protocol::{OnTimeout, ParkMode, WaitKind, WaitOutcome, WaitState};
+use dalsegno_protocol::{ParkMode, WaitKind, WaitOutcome, WaitState};
 use serde_json::{Value as Json, json};
 
 use super::Change;
@@ -79,14 +79,9 @@ fn wake_at(wait: &WaitRow, is_parked_on: bool) -> Option<i64> {
     wait.wake_at.into_iter().chain(wait.deadline_at.filter(|_| obeys_deadline(wait, is_parked_on))).min()
 }
 
-/// Whether the deadline of an open wait has an effect. That of `Hold` and `Fail` has one only while the run is parked on
-/// the wait.
+/// Whether the deadline of an open wait has an effect.
 pub(super) fn obeys_deadline(wait: &WaitRow, is_parked_on: bool) -> bool {
-    match wait.on_timeout.0 {
-        OnTimeout::Answer => true,
-        OnTimeout::Hold => is_parked_on && wait.timed_out_at.is_none(),
-        OnTimeout::Fail => is_parked_on,
-    }
+    dalsegno_model::obeys_deadline(wait.on_timeout.0, wait.timed_out_at.is_some(), is_parked_on)
 }
 
 /// Undoes the waits that were opened after this boundary. A run that was parked is not parked any more. The engines mark

@@ -13,7 +13,7 @@ use dalsegno_model::{
     RunId, RunRecord, Settle, SettledBy, Store,
 };
 use dalsegno_proof::check_run;
-use dalsegno_protocol::{Boundary, CompleteOutcome, Policy, RecordOp, Usage};
+use dalsegno_protocol::{Boundary, CompleteOutcome, ParkMode, Policy, RecordOp, Usage};
 use uuid::Uuid;
 
 pub use fixtures::*;
@@ -230,6 +230,7 @@ impl Worker {
             usage: Usage::default(),
             trigger: None,
             finish: None,
+            park: None,
         }
     }
 
@@ -253,12 +254,19 @@ impl Worker {
 
     /// A new request to park.
     pub fn park(&self) -> Park {
-        Park { run: self.run, capability: self.capability, park_id: Uuid::new_v4() }
+        Park {
+            run: self.run,
+            capability: self.capability,
+            park_id: Uuid::new_v4(),
+            on: Vec::new(),
+            mode: ParkMode::All,
+        }
     }
 
     /// A claim of a call that is new or was planned with this key.
     pub fn claim(&self, id: &str, policy: Policy) -> Claim {
         Claim {
+            approval: None,
             run: self.run,
             capability: self.capability,
             id: id.into(),

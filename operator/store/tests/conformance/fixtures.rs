@@ -148,6 +148,7 @@ pub fn resend(commit: &Commit) -> Commit {
         usage: commit.usage,
         trigger: commit.trigger.clone(),
         finish: commit.finish.clone(),
+        park: commit.park.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ mod evidence;
 mod finished;
 mod holds;
 mod late_node_loss;
+mod limits;
 mod lost_gateway;
 mod pod_ends;
 mod remedies;
@@ -22,6 +23,7 @@ mod status;
 mod suspend;
 mod temporary_holds;
 mod versions;
+mod waits;
 mod worker_pod;
 
 use dalsegno_crds::Cause;
@@ -37,6 +39,7 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
         cancel::cases(),
         reserved::cases(),
         holds::cases(),
+        limits::cases(),
         starting::cases(),
         suspend::cases(),
         avoided_nodes::cases(),
@@ -44,7 +47,10 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
     let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
     // The store sets these causes.
     let set_by_store = |cause: &Cause| {
-        matches!(cause, Cause::Adopted | Cause::Rewound | Cause::Abandoned | Cause::RunDeleted)
+        matches!(
+            cause,
+            Cause::Adopted | Cause::Rewound | Cause::Abandoned | Cause::RunDeleted | Cause::Parked
+        )
     };
     let missing = |cause: &&Cause| !expected.iter().any(|it| it.contains(&format!(": {cause},")));
     let missing: Vec<_> = Cause::ALL.iter().filter(|it| !set_by_store(it)).filter(missing).collect();

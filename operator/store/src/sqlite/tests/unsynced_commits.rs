@@ -63,6 +63,7 @@ pub(super) fn turn(run: RunId, turn: i32) -> Commit {
         usage: Usage::default(),
         trigger: None,
         finish: None,
+        park: None,
     }
 }
 
