@@ -247,7 +247,7 @@ impl Run {
 
     /// Whether anything asks this process to leave.
     pub(crate) fn must_leave(&self) -> bool {
-        self.cancelled() || self.suspending() || self.stopping()
+        self.cancelled() || self.suspending() || self.at_limit() || self.stopping()
     }
 
     pub(crate) fn mark_ended(&self) {

@@ -27,7 +27,8 @@ pub struct WaitFor {
 impl WaitFor {
     /// A person's decision. People read the title as the agent's words.
     ///
-    /// Commit what the proposal is made from before: a model that is asked again says something else.
+    /// Commit what the proposal is made from before: a model that is asked again says something else. Without
+    /// [`crate::ToolCall::approval`] an approval is advice.
     ///
     /// The proposal is what they decide on: any JSON of at most 1 MiB.
     pub fn approval(title: &str, proposal: &impl Serialize) -> Result<Self> {

@@ -1,23 +1,20 @@
 //! Limits: the worker exits between two steps.
 
 use dalsegno_protocol::Policy;
-use dalsegno_sdk::{Commit, Error, Run, ToolCall, ToolError, env};
+use dalsegno_sdk::{Commit, Error, Run, ToolCall, ToolError};
 use serde_json::json;
 
-use crate::gateway::{Gateway, attached, call, committed};
+use crate::gateway::{Gateway, attached, call, child_run, committed, exit_code};
 
 #[test]
 fn a_check_at_a_limit_exits_with_0() {
-    if let Ok(url) = std::env::var("CHILD") {
-        let builder = Gateway::new().builder_with_default_hook().env(env::URL, &url);
-        builder.attach().unwrap().check().unwrap();
+    if let Some(run) = child_run() {
+        run.check().unwrap();
         panic!("the process goes on");
     }
     let gateway = Gateway::new().on("attach", [attached(json!({"limit": true}))]);
-    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-    let child = child.args(["--exact", "--nocapture", "limits::a_check_at_a_limit_exits_with_0"]);
-    let status = child.env("CHILD", &gateway.url).output().unwrap().status;
-    assert_eq!((status.code(), gateway.bodies("park").len()), (Some(0), 0));
+    let code = exit_code("limits::a_check_at_a_limit_exits_with_0", &gateway);
+    assert_eq!((code, gateway.bodies("park").len()), (Some(0), 0));
 }
 
 #[test]

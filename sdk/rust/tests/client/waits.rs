@@ -2,11 +2,13 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use dalsegno_protocol::Code;
-use dalsegno_sdk::{Commit, Error, OnTimeout, ParkMode, Run, WaitFor, WaitOutcome};
+use dalsegno_protocol::{Code, Policy};
+use dalsegno_sdk::{Commit, Error, OnTimeout, ParkMode, Run, ToolCall, WaitFor, WaitOutcome};
 use serde_json::{Value, json};
 
-use crate::gateway::{Answer, Gateway, attached, child_run, committed, exit_code, head, merged, problem};
+use crate::gateway::{
+    Answer, Gateway, attached, call, child_run, committed, exit_code, head, merged, problem,
+};
 
 const AT: &str = "2026-11-26T12:00:00Z";
 
@@ -212,4 +214,21 @@ fn the_next_attempt_knows_its_waits_and_judges_again_before_it_goes_on() {
 fn a_fresh_run_has_nothing_to_judge_again() {
     let run = Gateway::new().builder().on_resume(|_, _| panic!("called")).attach().unwrap();
     assert!(run.waits().is_empty());
+}
+
+#[test]
+fn a_call_names_the_approval_that_allows_it_and_may_be_made_later_if_it_is_refused() {
+    for code in [Code::ApprovalNotGranted, Code::ApprovalSpent] {
+        let done = call("done", "completed", json!({"result": 7}));
+        let gateway = Gateway::new().on("calls/turn-1/claim", [problem(409, &code.to_string()), done]);
+        let run = gateway.attach();
+        let claim = |approval| {
+            let tool = |_: &str, ()| -> Result<i32, _> { panic!("called") };
+            run.call(ToolCall::new("turn-1", Policy::Ask).approval(approval), (), tool)
+        };
+        refused(claim("w1"), code);
+        assert_eq!(claim("w2").unwrap(), 7);
+        let claims = gateway.bodies("calls/turn-1/claim");
+        assert!(claims[0].contains(r#""approval":"w1""#) && claims[1].contains(r#""approval":"w2""#));
+    }
 }
