@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agentdefinition::Agent;
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, Suspend, VersionPolicy};
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy};
 use crate::schema;
 use crate::status::AgentRunStatus;
 
@@ -118,7 +118,12 @@ use crate::status::AgentRunStatus;
          (has(self.operatingMode) && self.operatingMode == 'Cancelled')"
     )
         .message("a cancelled run stays cancelled: create a new AgentRun")
-        .field_path(".operatingMode")
+        .field_path(".operatingMode"),
+    validation = Rule::new(
+        "!has(oldSelf.fourEyes) || !oldSelf.fourEyes || (has(self.fourEyes) && self.fourEyes)"
+    )
+        .message("fourEyes cannot be taken back: create a new AgentRun")
+        .field_path(".fourEyes")
 )]
 pub struct AgentRunSpec {
     /// The AgentDefinition to run, in the same namespace. Set exactly one of `agentRef` and `agent`. Immutable.
@@ -166,6 +171,15 @@ pub struct AgentRunSpec {
     /// How a suspend stops the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<Suspend>,
+
+    /// Limits over all attempts. A run that reaches one is held until the limit is raised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<RunLimits>,
+    /// Whether the approvals of this run need four eyes: nobody may decide who created the run, last changed its agent or
+    /// sent it a message, and if the creator or the author of the agent is not a proven person, as with GitOps, two people
+    /// must decide. Once true, it stays true. Built-in: false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub four_eyes: Option<bool>,
 
     /// How long pods, payloads and the AgentRun are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -35,6 +35,22 @@ string_enum! {
 }
 
 string_enum! {
+    /// The type of a condition of an AgentApproval.
+    pub enum ApprovalConditionType {
+        /// A decision is needed.
+        Pending,
+        /// A decision was made that counts.
+        Decided,
+        /// The run has the answer.
+        Applied,
+        /// Nobody decided in time. Absent when False.
+        Expired,
+        /// The run does not wait any more. Absent when False.
+        Withdrawn,
+    }
+}
+
+string_enum! {
     /// The state of a run in one word, derived from its conditions, for columns and field selectors.
     pub enum Summary {
         /// The attempt has no pod yet, or its pod has no node yet. The reason says why. No deadline runs.
@@ -99,6 +115,18 @@ string_enum! {
         Suspended,
         /// A person lifted the suspend of the run.
         Resumed,
+        /// At least 80 % of one of the run's limits are used.
+        LimitNear,
+        /// The agent asks for a decision.
+        ApprovalRequested,
+        /// A person decided, and the run has the answer.
+        ApprovalDecided,
+        /// Nobody decided in time.
+        ApprovalExpired,
+        /// A decision does not count, and was removed.
+        DecisionRefused,
+        /// A decision does not count yet.
+        DecisionWaits,
         /// The agent resumed a checkpoint of another version, because the version policy allows it.
         VersionAllowed,
         /// A defect of the operator stopped the reconcile of the object.

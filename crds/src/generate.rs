@@ -8,11 +8,12 @@ use schemars::Schema;
 
 use crate::agentdefinition::AgentDefinition;
 use crate::agentrun::AgentRun;
+use crate::approval::AgentApproval;
 use crate::schema;
 
 /// Returns the CustomResourceDefinitions as they are installed.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![cleaned(AgentDefinition::crd()), cleaned(AgentRun::crd())]
+    vec![cleaned(AgentDefinition::crd()), cleaned(AgentRun::crd()), cleaned(AgentApproval::crd())]
 }
 
 /// A file that `make generate` writes.

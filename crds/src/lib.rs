@@ -1,5 +1,5 @@
-//! The Kubernetes contract of Dal Segno: the kinds `AgentDefinition` and `AgentRun`, their conditions and reasons, and
-//! every label, annotation and name that the operator writes to the API server.
+//! The Kubernetes contract of Dal Segno: the kinds `AgentDefinition`, `AgentRun` and `AgentApproval`, their
+//! conditions and reasons, and every label, annotation and name that the operator writes to the API server.
 //!
 //! This crate has types, schemas and texts only. It has no client, no clock and no decisions. `make generate` writes
 //! the definitions that [`crds`] returns, and `dalsegno crds` prints them.
@@ -12,6 +12,7 @@ mod string_enum;
 
 mod agentdefinition;
 mod agentrun;
+mod approval;
 mod conditions;
 mod generate;
 pub mod names;
@@ -23,19 +24,23 @@ mod template;
 
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
 pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode};
-pub use conditions::{
-    Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind, condition, find_condition,
-    has_status,
+pub use approval::{
+    AgentApproval, AgentApprovalSpec, AgentApprovalStatus, ApprovalDecision, OnTimeout, RunRef,
+    SecondDecision, SecondVerdict, Verdict,
 };
-pub use dalsegno_model::{Cause, UnknownVariant};
+pub use conditions::{
+    ApprovalConditionType, Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind,
+    condition, find_condition, has_status,
+};
+pub use dalsegno_model::{Cause, LimitName, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
     Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, Recovery, Retention,
-    Suspend, VersionPolicy,
+    RunLimits, Suspend, VersionPolicy,
 };
-pub use reasons::Reason;
+pub use reasons::{ApprovalReason, Reason};
 pub use status::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, SuspendStatus,
-    UsageStatus, WaitStatus, WaitingStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
+    SuspendStatus, UsageStatus, WaitStatus, WaitingStatus,
 };
 pub use template::PodTemplate;

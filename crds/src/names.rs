@@ -35,6 +35,20 @@ pub const ANNOTATION_INPUT: &str = "dalsegno.dev/input";
 /// which container was the only one of its template.
 pub const ANNOTATION_WORKER: &str = "dalsegno.dev/worker-container";
 
+/// AgentRun annotation: who last changed `spec.operatingMode`, as `generation user`. The API server or the user writes
+/// it, and a policy refuses a forged one.
+pub const ANNOTATION_OPERATING_MODE_BY: &str = "dalsegno.dev/operating-mode-by";
+
+/// AgentRun annotation: who last changed `spec.recovery.resetGeneration`, as `generation user`.
+pub const ANNOTATION_RESET_GENERATION_BY: &str = "dalsegno.dev/reset-generation-by";
+
+/// Annotation of an AgentDefinition, or of an AgentRun with an inline agent: who last changed the agent, as
+/// `generation user`.
+pub const ANNOTATION_SPEC_BY: &str = "dalsegno.dev/spec-by";
+
+/// AgentRun annotation: the user who created it.
+pub const ANNOTATION_CREATED_BY: &str = "dalsegno.dev/created-by";
+
 /// AgentRun annotation: why somebody cancels the run, resets its budget or deletes it. The audit records the value at
 /// the time of that change.
 pub const ANNOTATION_REASON: &str = "dalsegno.dev/reason";

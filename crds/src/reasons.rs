@@ -1,12 +1,12 @@
 //! The reasons of conditions: what each one means, and what a person can do about it.
 
-/// Defines [`Reason`]. Each variant has a meaning and a remediation, which the documentation and the messages of
+/// Defines an enum of reasons. Each variant has a meaning and a remediation, which the documentation and the messages of
 /// conditions show.
 macro_rules! reasons {
-    ($($variant:ident { $meaning:literal, $remediation:literal })+) => {
+    ($(#[$meta:meta])* $name:ident: $($variant:ident { $meaning:literal, $remediation:literal })+) => {
         string_enum! {
-            /// Why a condition has its status. A reason has the same meaning in every condition.
-            pub enum Reason {
+            $(#[$meta])*
+            pub enum $name {
                 $(
                     #[doc = $meaning]
                     #[doc = ""]
@@ -16,7 +16,7 @@ macro_rules! reasons {
             }
         }
 
-        impl Reason {
+        impl $name {
             /// What the reason means, in one or more sentences.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)+ }
@@ -31,6 +31,8 @@ macro_rules! reasons {
 }
 
 reasons! {
+    /// Why a condition has its status. A reason has the same meaning in every condition.
+    Reason:
     // Condition Held, and Stalled with it: the operator has stopped the run, and a person must act.
     RecoveryLoop {
         "Attempts crashed in a row without progress, and reached the limit recovery.maxAttemptsWithoutProgress.",
@@ -64,6 +66,10 @@ reasons! {
          earlier call. An effect may have happened twice, or not as intended.",
         "Find out in the tool's own records what happened, and settle the call. The run then continues without further \
          action."
+    }
+    LimitReached {
+        "The run has used up one of its limits: turns, tokens, cost or active time.",
+        "Raise the limit in spec.limits. The run then goes on at the turn after its checkpoint."
     }
     VersionBlocked {
         "Another agent version wrote the latest checkpoint, and the version policy does not allow the deployed version to \
@@ -352,5 +358,85 @@ reasons! {
     NotChecked {
         "The API server could not be reached, or rejected the dry run for a reason outside the template, such as a quota.",
         "Wait, or do what the message says. The operator tries again."
+    }
+}
+
+reasons! {
+    /// Why a condition of an AgentApproval has its status.
+    ApprovalReason:
+    // Condition Pending.
+    AwaitingDecision {
+        "Nobody has decided yet.",
+        "Read the proposal, then write spec.decision."
+    }
+    AwaitingSecondDecision {
+        "The approval needs four eyes, and the creator of the run or the author of its agent is a ServiceAccount or not \
+         proven. One person has decided, and a second one is needed.",
+        "Let another person read the proposal and write spec.secondDecision."
+    }
+    Overdue {
+        "The deadline has passed, and a decision still counts.",
+        "Read the proposal, then write spec.decision."
+    }
+    PolicyMissing {
+        "An admission policy of the chart is missing, was changed, or cannot be read, so nobody can tell who made a decision.",
+        "Install the chart again with its policies. The message names the policy. A decision that was made before must be \
+         made again."
+    }
+    DecidedWithoutPolicy {
+        "The decision was made before the admission policies of the chart were last installed or changed, so nobody can tell \
+         who made it. The decision was removed.",
+        "Decide again."
+    }
+    OtherProposal {
+        "The decision names another proposal. The decision was removed.",
+        "Read the proposal, then write spec.decision with the proposalHash of this approval."
+    }
+    FourEyesViolated {
+        "The decision was made by a person who created the run, wrote its agent or sent it a message, or both decisions were \
+         made by one person. The decision was removed.",
+        "Let another person decide."
+    }
+    FourEyesUnknown {
+        "It could not be found out who created the run, wrote its agent or sent it messages. The decision was removed.",
+        "Do what the message says, then decide again."
+    }
+    ChangesTooLarge {
+        "The changes of the decision are larger than 16 KiB, or nested too deeply. The decision was removed.",
+        "Decide again with smaller changes."
+    }
+
+    // Condition Decided, and Pending once it is False.
+    Approved {
+        "A person approved the proposal.",
+        "Nothing needs to be done."
+    }
+    Denied {
+        "A person denied the proposal.",
+        "Nothing needs to be done."
+    }
+    Changed {
+        "A person approved the proposal with changes.",
+        "Nothing needs to be done."
+    }
+
+    // Condition Applied.
+    Answered {
+        "The run has the answer, and goes on.",
+        "Nothing needs to be done."
+    }
+    NotApplied {
+        "The run has no answer from this approval.",
+        "Read the condition Pending."
+    }
+
+    // Conditions Expired and Withdrawn.
+    DeadlinePassed {
+        "Nobody decided before the deadline. A later decision is refused.",
+        "Nothing needs to be done. spec.onTimeout says what the run does now."
+    }
+    WaitWithdrawn {
+        "The run does not wait any more: it was rewound, it was cancelled, it has ended, or it was deleted.",
+        "Nothing needs to be done."
     }
 }

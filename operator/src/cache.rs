@@ -2,6 +2,7 @@
 //! server.
 
 pub mod api_health;
+pub mod approvals;
 pub mod invalid_objects;
 pub mod listed_objects;
 pub mod merged_watch;

@@ -5,6 +5,7 @@
 
 pub mod act;
 pub mod agent_runs;
+mod approvals;
 mod catch_panic;
 pub mod context;
 mod create_pod;

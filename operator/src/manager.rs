@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::api_health::ApiHealth;
+use crate::cache::approvals::ApprovalCache;
 use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::listed_objects::listed_objects;
 use crate::cache::nodes::NodeCache;
@@ -42,12 +43,14 @@ use crate::controller::write_conflicts::WriteConflicts;
 use crate::metrics::Metrics;
 use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
+use crate::tasks::policies::Policies;
 use crate::tasks::run_counts::Ages;
 use crate::tasks::watches::{
-    enqueue_runs_of, signal_when_listed, trim, watch_kind, watch_nodes, watch_pods, watch_quotas,
+    enqueue_runs_of, signal_when_listed, trim, watch_approvals, watch_kind, watch_nodes, watch_pods,
+    watch_quotas,
 };
 use crate::tasks::{
-    cache_cleanup, capacity, deadline_poll, leader, purge, retention, run_counts, run_with_tasks,
+    cache_cleanup, capacity, deadline_poll, leader, policies, purge, retention, run_counts, run_with_tasks,
 };
 
 /// Time for reconciles to end after a stop. The next operator continues what they leave unfinished.
@@ -118,6 +121,8 @@ impl Manager {
         let (nodes_listed, wait_for_nodes) = oneshot::channel();
         tasks.spawn(watch_nodes(ctx.clone(), nodes_listed));
         tasks.spawn(watch_quotas(ctx.clone(), args.clone()));
+        tasks.spawn(watch_approvals(ctx.clone(), args.clone()));
+        tasks.spawn(policies::run(ctx.clone(), stop.clone()));
         let probing = ctx.clone();
         tasks.spawn(async move { probing.api.probe(&probing.client).await });
         let (changes, wait_for_definitions) = definition_changes(ctx.clone(), &args, definition_writer);
@@ -190,6 +195,8 @@ impl Manager {
             pods: PodCache::default(),
             nodes: NodeCache::default(),
             definitions,
+            approvals: ApprovalCache::default(),
+            policies: Policies::new(self.args.policies.0),
             invalid_objects: InvalidObjects::default(),
             api: ApiHealth::default(),
             refusals: HashMap::new().into(),

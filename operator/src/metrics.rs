@@ -36,6 +36,7 @@ pub struct Metrics {
     damage: Family<PlaceLabel, Counter>,
     status_conflicts: Counter,
     waiting_runs: Gauge,
+    policies_in_place: Gauge,
     active_runs: Gauge,
     watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
     anchored_until: Family<SinkLabel, Gauge>,
@@ -168,6 +169,11 @@ impl Metrics {
             "Runs that wait for their reconcile, because all slots are in use",
             self.waiting_runs.clone(),
         );
+        registry.register(
+            "policies_in_place",
+            "Whether the admission policies are in place that prove who decided: 1, or 0",
+            self.policies_in_place.clone(),
+        );
         registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
         registry.register(
             "watch_age_seconds",
@@ -250,6 +256,11 @@ impl Metrics {
     /// Counts a lookup of a run in the store: `found`, `not-found` or `unknown`.
     pub fn count_lookup(&self, result: &'static str) {
         self.lookups.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Sets whether the chart's admission policies are in place.
+    pub fn set_policies_in_place(&self, in_place: bool) {
+        self.policies_in_place.set(in_place.into());
     }
 
     /// Sets the number of runs that wait for their reconcile.

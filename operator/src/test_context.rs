@@ -28,6 +28,7 @@ use crate::controller::context::Context;
 use crate::controller::failpoint::Failpoint;
 use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
+use crate::tasks::policies::Policies;
 
 /// Timeout of its responses.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -65,6 +66,8 @@ impl TestContext {
             pods: Default::default(),
             nodes: Default::default(),
             definitions,
+            approvals: Default::default(),
+            policies: Policies::new(Vec::new()),
             invalid_objects: Default::default(),
             api: Default::default(),
             refusals: Default::default(),

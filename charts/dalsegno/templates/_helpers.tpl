@@ -421,6 +421,9 @@ the sum of the limits would not be the most that it takes.
 - name: DALSEGNO_WATCH_NAMESPACES
   value: {{ join "," . | quote }}
 {{- end }}
+# The operator compares these policies with those of the API server. Nobody's decision counts while one differs.
+- name: DALSEGNO_POLICIES
+  value: {{ include "dalsegno.expectedPolicies" . | quote }}
 - name: DALSEGNO_NAMESPACE
   valueFrom:
     fieldRef:
@@ -482,8 +485,12 @@ initContainers:
 - apiGroups: [dalsegno.dev]
   resources: [agentdefinitions]
   verbs: [get, list, watch]
+# patch: a decision that does not count is removed. delete: an approval that is over or was replaced.
 - apiGroups: [dalsegno.dev]
-  resources: [agentruns/status, agentdefinitions/status]
+  resources: [agentapprovals]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [dalsegno.dev]
+  resources: [agentruns/status, agentdefinitions/status, agentapprovals/status]
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]

@@ -5,9 +5,11 @@ use std::time::Duration;
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
     Deadlines, Ending, Forgiveness, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId,
-    RunRecord,
+    RunLimits, RunRecord,
 };
 use serde_json::Value;
+
+use crate::approvals::ApprovalEffect;
 
 /// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
@@ -120,8 +122,12 @@ pub enum Effect {
     },
     /// Change the lengths of the deadlines.
     SetDeadlines(RunId, Deadlines),
+    /// Change the limits of the run.
+    SetLimits(RunId, RunLimits),
     /// Change the retention settings of the run.
     SetRetention(RunId, Retention),
+    /// Do something for an approval of the run.
+    Approval(Box<ApprovalEffect>),
     /// Delete a pod, if it still has this UID.
     StopWorker {
         /// Name of the pod.
@@ -158,7 +164,9 @@ impl Effect {
             Self::ParkUnattended { .. } => "park-unattended",
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
+            Self::SetLimits(..) => "set-limits",
             Self::SetRetention(..) => "set-retention",
+            Self::Approval(effect) => effect.name(),
             Self::StopWorker { .. } => "stop-worker",
             Self::DeleteRun => "delete-run",
             Self::MarkDeleted => "mark-deleted",

@@ -18,6 +18,7 @@
 //! | [`recovery`] | when a run is held, and how long the next attempt waits |
 //! | [`temporary_holds`] | which holds end by themselves, and when |
 //! | [`remedy`], [`CliLocation`] | what a person does about a hold, with the commands for this run |
+//! | [`approvals`] | the AgentApprovals of a run, and which decisions count |
 //! | [`attribution`] | who requested a change of an AgentRun, and why |
 //! | [`resync`] | when a run is looked at although nothing woke it |
 //! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
@@ -31,6 +32,7 @@
 //! | `run_stage`, `status` | the run's status and its Kubernetes events |
 //! | [`pod`] | how to read a pod's status |
 
+pub mod approvals;
 pub mod attribution;
 mod avoided_nodes;
 mod cli_location;

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use dalsegno_crds::{Agent, AgentRun, RunDefaults, names};
+use dalsegno_crds::{Agent, AgentApproval, AgentRun, RunDefaults, names};
 use dalsegno_model::checkpoint::Checkpoint;
 use dalsegno_model::{AttemptState, PriorRun, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
 
+use crate::approvals::four_eyes::FourEyes;
+use crate::approvals::{KnownWait, ObservedApprovals, PolicyState, WaitKey};
 use crate::cli_location::CliLocation;
 use crate::pod;
 use crate::pod_create_error::{NamespaceQuota, PodCreateError};
@@ -47,6 +49,8 @@ pub struct Observed {
     /// Ids of the calls that hold the run until a person settles them: at most [`crate::remedy::MAX_CALLS`]. `None`: they were
     /// not read, which a decision asks for only if there are any.
     pub calls_to_settle: Option<Vec<String>>,
+    /// The run's AgentApprovals. `None`: there are none, as on a laptop.
+    pub approvals: Option<ObservedApprovals>,
     /// Where a person runs this program.
     pub cli: CliLocation,
     /// Base URL of the gateway for workers, without a slash at the end.
@@ -175,6 +179,16 @@ pub enum EffectResult {
     CallsToSettle(Vec<String>),
     /// A pod of another owner has the name.
     NameTaken(NameHolder),
+    /// The AgentApproval of this name, or `None` if there is none.
+    Approval(String, Option<Box<AgentApproval>>),
+    /// A wait that was read from the store, or `None` if the run never had it.
+    Wait(WaitKey, Option<KnownWait>),
+    /// Whether the admission policies are in place now.
+    Policies(PolicyState),
+    /// Who must not decide alone.
+    FourEyes(FourEyes),
+    /// The API server refused a request for an approval. Holds the error.
+    ApprovalFailed(String),
     /// The API server did not create the pod.
     PodNotCreated(PodCreateError),
     /// The quota of the run's namespace has no room for the pod.
@@ -191,6 +205,9 @@ impl Observed {
                     self.node = None;
                     self.pod_create_error = None;
                     self.name_taken = None;
+                }
+                if let Some(approvals) = &mut self.approvals {
+                    approvals.forget_closed(&row);
                 }
                 self.store = ObservedStore::Found(row);
             }
@@ -216,6 +233,31 @@ impl Observed {
             EffectResult::Head(head) => self.head = Some(head),
             EffectResult::CallsToSettle(calls) => self.calls_to_settle = Some(calls),
             EffectResult::QuotaExceeded(quota) => self.quota = Some(quota),
+            EffectResult::Approval(name, object) => {
+                if let Some(approvals) = &mut self.approvals {
+                    approvals.replace(&name, object.map(|it| *it));
+                }
+            }
+            EffectResult::Wait(key, wait) => {
+                if let Some(approvals) = &mut self.approvals {
+                    approvals.waits.insert(key, wait);
+                }
+            }
+            EffectResult::Policies(state) => {
+                if let Some(approvals) = &mut self.approvals {
+                    (approvals.policies, approvals.policies_live) = (state, true);
+                }
+            }
+            EffectResult::FourEyes(facts) => {
+                if let Some(approvals) = &mut self.approvals {
+                    approvals.four_eyes = Some(facts);
+                }
+            }
+            EffectResult::ApprovalFailed(error) => {
+                if let Some(approvals) = &mut self.approvals {
+                    approvals.failed = Some(error);
+                }
+            }
             EffectResult::NameTaken(holder) => self.name_taken = Some(holder),
             EffectResult::PodNotCreated(error) => self.pod_create_error = Some(error),
         }

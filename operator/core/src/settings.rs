@@ -3,7 +3,7 @@
 use dalsegno_crds::{
     AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
 };
-use dalsegno_model::{Deadlines, OnPrior, Retention};
+use dalsegno_model::{Deadlines, OnPrior, Retention, RunLimits};
 use jiff::SignedDuration;
 
 use crate::observed::ObservedAgent;
@@ -33,6 +33,8 @@ pub struct Settings {
     /// Lengths of the deadlines: `liveness.startDeadlineSeconds` \[600\], `heartbeatTimeoutSeconds` \[15\],
     /// `progressDeadlineSeconds` \[1800\], and `suspend.graceSeconds` \[300\].
     pub deadlines: Deadlines,
+    /// `limits` \[none\]: each is the run's, or else the definition's.
+    pub limits: RunLimits,
     /// `retention.keepPods` \[1\]: number of ended pods to keep for their logs.
     pub keep_pods: usize,
     /// `retention.ttlSecondsAfterFinished` \[never\]: the AgentRun is deleted this long after the run's end.
@@ -40,6 +42,8 @@ pub struct Settings {
     /// `retention.retentionDays` \[30\]: days after the run's end until the store drops its payloads.
     /// `retention.keepLast` \[all\]: number of latest boundaries that keep their payloads until then.
     pub retention: Retention,
+    /// `fourEyes` \[false\]: whether approvals need four eyes.
+    pub four_eyes: bool,
     /// `onPriorRun` \[`Hold`\].
     pub on_prior: OnPrior,
 }
@@ -88,6 +92,12 @@ impl Settings {
                 progress_ms: millis(first!(liveness.progress_deadline_seconds), 1_800),
                 suspend_ms: millis(first!(suspend.grace_seconds), 300),
             },
+            limits: RunLimits {
+                turns: first!(limits.turns),
+                tokens: first!(limits.tokens),
+                cost_micro_usd: first!(limits.cost_micro_usd),
+                active_ms: first!(limits.active_seconds).map(|seconds| seconds.saturating_mul(1_000)),
+            },
             keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
             ttl_after_finished: first!(retention.ttl_seconds_after_finished)
                 .map(|seconds| SignedDuration::from_secs(seconds.into())),
@@ -95,6 +105,7 @@ impl Settings {
                 days: first!(retention.retention_days).unwrap_or(30),
                 keep_last: first!(retention.keep_last),
             },
+            four_eyes: first!(four_eyes).unwrap_or(false),
             on_prior: match first!(on_prior_run).unwrap_or(OnPriorRun::Hold) {
                 OnPriorRun::Hold => OnPrior::Hold,
                 OnPriorRun::Adopt => OnPrior::Adopt,

@@ -262,7 +262,8 @@ pub(crate) fn commit_response(
 
 /// What a person requests of the run, as the worker sees it.
 pub(crate) fn flags(signals: WorkerSignals) -> Flags {
-    Flags { suspend: signals.suspend, cancel: signals.cancel, lease_seconds: whole_seconds(signals.lease_ms) }
+    let WorkerSignals { suspend, cancel, limit, lease_ms } = signals;
+    Flags { suspend, cancel, limit, lease_seconds: whole_seconds(lease_ms) }
 }
 
 /// Whole seconds, at least one.

@@ -7,8 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::NewFinish;
 use dalsegno_protocol::{
-    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Outcome, ParkRequest,
-    Payload, PlannedCall, RawValue, RecordOp, Usage, WaitKind, WaitRequest, nesting, printable,
+    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Outcome,
+    ParkRequest, Payload, PlannedCall, RawValue, RecordOp, Usage, WaitKind, WaitRequest, nesting, printable,
 };
 
 use crate::response::ApiProblem;
@@ -98,6 +98,9 @@ pub(crate) fn check_wait(request: &WaitRequest) -> Checked {
 
 /// Checks a claim.
 pub(crate) fn check_claim(request: &ClaimRequest) -> Checked {
+    if let Some(approval) = &request.approval {
+        TextField { label: "`approval`", text: approval }.check_chars(Limits::NAME_CHARS)?;
+    }
     match &request.key {
         Some(key) => TextField { label: "`key`", text: key }.check_chars(Limits::KEY_CHARS),
         None => Ok(()),

@@ -45,6 +45,10 @@ pub mod kind {
     pub const PARKED: &str = "parked";
     /// A wait was answered.
     pub const WAIT_ANSWERED: &str = "waitAnswered";
+    /// A decision on an approval did not count.
+    pub const DECISION_REFUSED: &str = "decisionRefused";
+    /// A call used an approval.
+    pub const APPROVAL_USED: &str = "approvalUsed";
     /// Open waits were withdrawn, because the run ended.
     pub const WAIT_WITHDRAWN: &str = "waitWithdrawn";
     /// The deadline of a wait passed.

@@ -22,6 +22,8 @@ pub struct Claim {
     pub key: Option<String>,
     /// The arguments of the tool.
     pub arguments: Option<Box<RawValue>>,
+    /// Id of the approval that allows the call. It allows no other call.
+    pub approval: Option<String>,
 }
 
 /// The answer to a claim.
@@ -36,7 +38,8 @@ pub struct Claim {
 /// | started by an earlier attempt, `probe` or `ask` | `Uncertain` |
 /// | completed or failed | `Done` |
 ///
-/// If `Go` would make the open calls too large, the verdict is `TooLarge`.
+/// If `Go` would make the open calls too large, the verdict is `TooLarge`. If the claim names an approval that is not
+/// granted, or that another call has used, that is the verdict, whatever the call is.
 #[derive(Clone, Debug)]
 pub enum Claimed {
     /// Call the tool, with the key in the call.
@@ -50,6 +53,10 @@ pub enum Claimed {
     Invalid(String),
     /// The open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
     TooLarge,
+    /// The approval that the claim names is not approved; the text says what it is.
+    ApprovalNotGranted(String),
+    /// Another call has used the approval that the claim names.
+    ApprovalSpent,
     /// The capability is not the current epoch's.
     Fenced,
     /// The run is over.

@@ -203,6 +203,19 @@ pub struct WaitAnswer {
     pub decision: WaitDecision,
 }
 
+/// A person's decision on an approval that does not count.
+#[derive(Clone, Debug)]
+pub struct RefusedDecision {
+    /// Id of the wait.
+    pub id: String,
+    /// The epoch it was opened under.
+    pub epoch: i64,
+    /// Who decided.
+    pub by: String,
+    /// Why the decision does not count, in one word.
+    pub reason: String,
+}
+
 /// The result of answering a wait. With the row afterwards.
 #[derive(Clone, Debug)]
 pub enum Answered {

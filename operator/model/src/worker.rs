@@ -124,6 +124,8 @@ pub struct WorkerSignals {
     pub suspend: bool,
     /// Stop for good.
     pub cancel: bool,
+    /// A limit of the run is reached: exit.
+    pub limit: bool,
     /// Length of the lease, in milliseconds.
     pub lease_ms: i64,
 }

@@ -49,6 +49,10 @@ pub struct ClaimRequest {
     /// What the tool is called with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Box<RawValue>>,
+    /// Id of the wait whose approval allows this call. It must be answered with `approved` or `changed`, and allows one
+    /// call only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<String>,
 }
 
 /// The answer to a claim: what the worker does next.

@@ -105,6 +105,9 @@ pub struct AttachResponse {
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,
+    /// A limit of the run is reached: exit with 0. The operator stops a worker that goes on.
+    #[serde(default)]
+    pub limit: bool,
 }
 
 /// Whether an attempt starts a run or resumes it.
@@ -190,6 +193,9 @@ pub struct Flags {
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,
+    /// A limit of the run is reached: exit with 0. The operator stops a worker that goes on.
+    #[serde(default)]
+    pub limit: bool,
     /// Length of the lease that this call has renewed, in seconds. A lease applies only after the first heartbeat.
     pub lease_seconds: u32,
 }

@@ -31,6 +31,10 @@ pub enum Code {
     UnsettledCalls,
     /// 409: the run is finished.
     Finished,
+    /// 409: the approval that the claim names is open, denied, timed out or withdrawn, or the run has none of this id.
+    ApprovalNotGranted,
+    /// 409: another call has used the approval that the claim names: ask for another one.
+    ApprovalSpent,
     /// 409: the run has as many open waits as it may have: park on them, or finish.
     TooManyWaits,
     /// 404: the run has no wait with this id on its live branch.
@@ -54,7 +58,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::Invalid,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -66,6 +70,8 @@ impl Code {
         Self::Conflict,
         Self::UnsettledCalls,
         Self::Finished,
+        Self::ApprovalNotGranted,
+        Self::ApprovalSpent,
         Self::TooManyWaits,
         Self::NoSuchWait,
         Self::TooLarge,
@@ -91,6 +97,8 @@ impl Code {
             | Self::Conflict
             | Self::UnsettledCalls
             | Self::Finished
+            | Self::ApprovalNotGranted
+            | Self::ApprovalSpent
             | Self::TooManyWaits => 409,
             Self::TooLarge => 413,
             Self::TooManyRequests => 429,

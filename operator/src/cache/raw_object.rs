@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
-use dalsegno_crds::{AgentDefinition, AgentRun};
+use dalsegno_crds::{AgentApproval, AgentDefinition, AgentRun};
 use dalsegno_protocol::nesting::deeper_than;
 use kube::Resource;
 use kube::api::ObjectMeta;
@@ -24,6 +24,9 @@ const MAX_DEPTH: usize = 96;
 
 /// An unparsed AgentRun.
 pub type RawRun = RawObject<AgentRun>;
+
+/// An unparsed AgentApproval.
+pub type RawApproval = RawObject<AgentApproval>;
 
 /// An unparsed AgentDefinition.
 pub type RawDefinition = RawObject<AgentDefinition>;

@@ -8,7 +8,9 @@ use clap::Args;
 use dalsegno_gateway::{Config, StateReadBudget};
 use dalsegno_protocol::Limits;
 
-use super::values::{AnchorSinkKind, bytes, duration, run_name};
+use super::values::{
+    AnchorSinkKind, ExpectedPolicies, LimitValue, bytes, duration, expected_policies, limit, run_name,
+};
 
 /// The key that signs bundles and anchors.
 #[derive(Clone, Debug, Args)]
@@ -119,6 +121,10 @@ pub struct OperatorArgs {
     /// are past their retention. Unset: none. PostgreSQL: needs the role that owns the tables.
     #[arg(long, env = "DALSEGNO_PURGE_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
     pub purge_days: Option<u16>,
+    /// The admission policies that must be in place before a decision about an approval counts, as JSON. The chart sets
+    /// it. Unset: no decision counts.
+    #[arg(long, env = "DALSEGNO_POLICIES", value_name = "JSON", default_value = "[]", value_parser = expected_policies)]
+    pub policies: ExpectedPolicies,
     /// For tests of this program: abort once at a step of a recovery, given as before:EFFECT or after:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,
@@ -141,6 +147,10 @@ pub struct DevArgs {
     /// Kill the worker without warning at this interval, such as `10s`. Each kill is a disruption and is not charged.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub kill_every: Option<Duration>,
+    /// A limit over all attempts, such as `turns=20`, `tokens=100000`, `costMicroUSD=500000` or `activeSeconds=600`. Repeat it
+    /// for several. A run that reaches one is held; to let it go on, run the command again with a higher limit.
+    #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = limit)]
+    pub limits: Vec<LimitValue>,
     /// Folder of the store. Only one `dalsegno dev` can use it at a time.
     #[arg(long, default_value = ".dalsegno")]
     pub dir: PathBuf,

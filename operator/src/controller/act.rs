@@ -158,9 +158,11 @@ pub async fn perform(
         Effect::SetDeadlines(id, deadlines) => {
             updated(store.set_deadlines(id, &deadlines).await, "setting the deadlines")
         }
+        Effect::SetLimits(id, limits) => updated(store.set_limits(id, &limits).await, "setting the limits"),
         Effect::SetRetention(id, retention) => {
             updated(store.set_retention(id, &retention).await, "setting the retention")
         }
+        Effect::Approval(effect) => runtime.approval(run, *effect).await,
         Effect::StopWorker { name, uid } => {
             let namespace = run.namespace().unwrap_or_default();
             runtime.stop_worker(PodRef { namespace: &namespace, name: &name, uid: &uid }).await?;

@@ -20,6 +20,7 @@ use super::panics::Panics;
 use super::queue_health::QueueHealth;
 use super::write_conflicts::WriteConflicts;
 use crate::cache::api_health::ApiHealth;
+use crate::cache::approvals::ApprovalCache;
 use crate::cache::invalid_objects::InvalidObjects;
 use crate::cache::nodes::NodeCache;
 use crate::cache::pods::{Owner, PodCache, RunKey};
@@ -29,6 +30,7 @@ use crate::cache::run_queues::RunQueues;
 use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
 use crate::mutex::lock;
+use crate::tasks::policies::Policies;
 
 /// Timeout of writing an event, or of reading those of a pod. It is short because the status has the same information.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -49,6 +51,10 @@ pub struct Context {
     pub nodes: NodeCache,
     /// All AgentDefinitions.
     pub definitions: Cache<RawDefinition>,
+    /// All AgentApprovals.
+    pub approvals: ApprovalCache,
+    /// Whether the chart's admission policies are in place.
+    pub policies: Policies,
     /// Objects that cannot be parsed now.
     pub invalid_objects: InvalidObjects,
     /// Since when the API server is available.

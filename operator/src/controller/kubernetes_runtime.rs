@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dalsegno_core::approvals::ApprovalEffect;
 use dalsegno_core::{EffectResult, EventSpec, NameHolder, Observed, ObservedHead, PodCreateError, pod};
 use dalsegno_crds::{AgentRun, AgentRunStatus, Reason, names};
 use dalsegno_gateway::StateReadBudget;
@@ -16,6 +17,7 @@ use kube::{Api, Resource as _, ResourceExt};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use super::approvals;
 use super::context::Context;
 use super::create_pod::create_pod;
 use super::error::{Error, Result};
@@ -122,6 +124,10 @@ impl WorkerRuntime for Context {
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
             Err(error) => Err(Error::api("deleting a pod")(error)),
         }
+    }
+
+    async fn approval(&self, run: &AgentRun, effect: ApprovalEffect) -> Result<Option<EffectResult>> {
+        approvals::perform(self, run, effect).await
     }
 
     async fn delete_run(&self, run: &AgentRun) -> Result<()> {

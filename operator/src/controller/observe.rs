@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use dalsegno_core::approvals::ObservedApprovals;
 use dalsegno_core::version::Templates;
 use dalsegno_core::{
     Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore, VolumeProblem, is_silent,
@@ -61,6 +62,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         queue_position: queue_position(ctx, run, &key, max_concurrent_runs),
         name_taken: None,
         calls_to_settle: None,
+        approvals: Some(ObservedApprovals::cached(ctx.approvals.of(&uid), ctx.policies.state())),
         cli: ctx.cli.clone(),
         gateway_url: ctx.gateway_url.clone(),
     })

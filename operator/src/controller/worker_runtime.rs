@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dalsegno_core::approvals::ApprovalEffect;
 use dalsegno_core::{EffectResult, EventSpec, Observed, ObservedHead};
 use dalsegno_crds::{AgentRun, AgentRunStatus};
 use dalsegno_gateway::StateReadBudget;
@@ -38,6 +39,9 @@ pub trait WorkerRuntime {
 
     /// Deletes the pod with this name and UID. Succeeds if the pod is gone or has another UID.
     async fn stop_worker(&self, pod: PodRef<'_>) -> Result<()>;
+
+    /// Performs what a decision wants for an approval of the run.
+    async fn approval(&self, run: &AgentRun, effect: ApprovalEffect) -> Result<Option<EffectResult>>;
 
     /// Deletes the AgentRun. Succeeds if it is gone; fails with [`Error::Conflict`] if it has changed since it was read.
     async fn delete_run(&self, run: &AgentRun) -> Result<()>;

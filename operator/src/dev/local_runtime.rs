@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use dalsegno_core::approvals::ApprovalEffect;
 use dalsegno_core::version::Templates;
 use dalsegno_core::{
     CliLocation, EffectResult, EventSpec, Observed, ObservedAgent, ObservedNode, ObservedStore,
@@ -108,6 +109,7 @@ impl WorkerRuntime for LocalRuntime {
             queue_position: None,
             name_taken: None,
             calls_to_settle: None,
+            approvals: None,
             cli: CliLocation::Local { store_url: self.url.clone() },
             gateway_url: self.gateway_url.clone(),
         })
@@ -131,6 +133,11 @@ impl WorkerRuntime for LocalRuntime {
     }
 
     /// Does nothing: there is no object to delete, and no time to live.
+    /// There are no AgentApprovals: `approve` and `deny` write to the store.
+    async fn approval(&self, _: &AgentRun, _: ApprovalEffect) -> Result<Option<EffectResult>> {
+        Ok(None)
+    }
+
     async fn delete_run(&self, _: &AgentRun) -> Result<()> {
         Ok(())
     }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::cache::merged_watch;
 use crate::cache::pods;
-use crate::cache::raw_object::RawDefinition;
+use crate::cache::raw_object::{RawApproval, RawDefinition};
 use crate::cache::run_queues::Definition;
 use crate::config::OperatorArgs;
 use crate::controller::context::Context;
@@ -80,6 +80,15 @@ pub async fn watch_nodes(ctx: Arc<Context>, listed: oneshot::Sender<()>) {
         if is_listed {
             notify(&mut listed);
         }
+    }
+}
+
+/// Watches all AgentApprovals, until cancelled: a decision wakes its run.
+pub async fn watch_approvals(ctx: Arc<Context>, args: OperatorArgs) {
+    let mut events = watch_kind::<RawApproval>(&ctx.client, &args, &watcher::Config::default());
+    while let Some(event) = events.next().await {
+        let Ok(event) = event else { continue };
+        ctx.approvals.apply(event).iter().for_each(|run| ctx.enqueue(run));
     }
 }
 

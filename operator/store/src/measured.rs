@@ -49,12 +49,14 @@ measure! {
         async fn request_cancel(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
         async fn suspend(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
         async fn resume(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
+        async fn refuse_decision(&self, run: RunId, refused: &RefusedDecision) -> Result<RunRecord>;
         async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered>;
         async fn settle_time(&self, run: RunId) -> Result<RunRecord>;
         async fn time_out_wait(&self, run: RunId, id: &str, epoch: i64) -> Result<RunRecord>;
         async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord>;
         async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+        async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
         async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;

@@ -14,7 +14,7 @@ mod wait_row;
 pub(crate) use attempt_row::AttemptRow;
 pub(crate) use boundary_row::{boundary_id, encoded_boundary, stored_batch, stored_record};
 pub(crate) use call_row::{
-    CallRow, decode_payload, encode_payload, has_other_arguments, key_refused_message,
+    CallRow, decode_payload, encode_payload, has_other_arguments, key_refused_message, not_granted_message,
     other_arguments_message,
 };
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};

@@ -13,6 +13,7 @@ async fn who_cancelled_and_who_settled_is_shown_with_the_reasons() {
     let store = context.store().await;
     let run = create_run(&*store, false).await;
     let claim = Claim {
+        approval: None,
         run,
         capability: [1; 32],
         id: "pay-1".into(),

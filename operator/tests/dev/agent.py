@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from dalsegno import Run
@@ -30,6 +31,10 @@ while run.turn <= script.get("turns", 3):
         run.fail("the key is revoked", fatal=True)
     if run.turn == script.get("askAt"):
         run.call("pay", policy="ask", tool=lambda key, arguments: os._exit(9))
+    if run.turn == script.get("sleepAt"):
+        wanted = datetime.now(timezone.utc) + timedelta(seconds=script["nap"])  # later in the attempt after the park
+        elapsed = run.sleep_until("nap", wanted)
+        print("woke", elapsed.outcome, "in attempt", run.attempt, flush=True)
     time.sleep(script.get("seconds", 0))
     turns.append(run.turn)
     run.commit(run.turn, state=turns)

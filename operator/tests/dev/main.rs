@@ -7,6 +7,7 @@ mod commands;
 mod examples;
 mod inputs;
 mod ledger;
+mod parks;
 mod processes;
 mod runs;
 mod test_context;

@@ -12,6 +12,7 @@ use dalsegno_crds::{AgentRun, OperatingMode};
 use dalsegno_model::{AttemptState, NextStep, RunRecord};
 use jiff::Timestamp;
 
+use crate::approvals;
 use crate::decision::{Decision, Effect};
 use crate::end::recorded_end;
 use crate::late_node_loss;
@@ -29,7 +30,12 @@ use plan::{Context, Plan, STORE_RETRY, WAKE_MARGIN, missing_agent};
 pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let consistency = store_consistency::check(run, observed);
     let row = consistency.row();
-    let Plan { mut effects, stage, requeue } = plan(run, observed, &consistency, now);
+    let approvals = plan_approvals(run, observed, &consistency, now);
+    // Both kinds of plans may change the row. The next decision sees the results of the first.
+    let Plan { mut effects, stage, requeue } = match approvals.effects.is_empty() {
+        true => plan(run, observed, &consistency, now),
+        false => Plan { effects: approvals.effects, stage: RunStage::EffectsPending, requeue: None },
+    };
     if let Some(row) = row.filter(|_| stage != RunStage::EffectsPending) {
         // The definition may say how many pods to keep. Without it, no ended pod is deleted.
         let keep = match observed.agent() {
@@ -40,12 +46,31 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     }
     let pod = row.and_then(|row| observed.pod(row.attempt.pod_uid.as_deref()?));
     let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
-    let events = events::of(run, &status);
+    let mut events = events::of(run, &status);
+    events.extend(approvals.events);
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     let last_look = row.and_then(|row| until_last_look(row, observed));
     let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
-    let requeue = requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).min();
+    let requeue =
+        requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).chain(approvals.requeue).min();
     Decision { effects, status, events, requeue }
+}
+
+/// What to do about the run's approvals. Without the definition it is not known whether they need four eyes.
+fn plan_approvals(
+    run: &AgentRun,
+    observed: &Observed,
+    consistency: &StoreConsistency<'_>,
+    now: Timestamp,
+) -> approvals::ApprovalPlan {
+    match (consistency, &observed.approvals) {
+        (StoreConsistency::Row(row), Some(approvals)) if observed.agent().is_some() => {
+            let four_eyes = Settings::of(run, &observed.agent).four_eyes;
+            approvals::plan(&approvals::Facts { run, row, approvals, four_eyes, now })
+        }
+        (StoreConsistency::Row(_) | StoreConsistency::Unknown(_) | StoreConsistency::NewRun, _)
+        | (StoreConsistency::Hold(_) | StoreConsistency::OrphanedTerminal, _) => Default::default(),
+    }
 }
 
 /// Delay until a pod is deleted whose worker has parked and does not exit.
@@ -113,6 +138,9 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
     }
     if row.deadlines != settings.deadlines && has_agent {
         return Plan::act(Effect::SetDeadlines(row.id, settings.deadlines));
+    }
+    if row.limits != settings.limits && has_agent {
+        return Plan::act(Effect::SetLimits(row.id, settings.limits));
     }
     if let Some(forgiveness) = late_node_loss::forgiveness(row, observed) {
         return Plan::act(Effect::ForgiveEnd(row.id, forgiveness));

@@ -33,6 +33,7 @@ pub(crate) async fn claim(
         policy: request.policy,
         key: request.key,
         arguments: request.arguments,
+        approval: request.approval,
     };
     let claimed = gateway.call_with_retry("claiming a call", || gateway.store.claim(&claim)).await?;
     let (verdict, call) = match claimed {
@@ -41,6 +42,11 @@ pub(crate) async fn claim(
         Claimed::Uncertain(call) => (ClaimVerdict::Uncertain, call),
         Claimed::Invalid(why) => return Err(ApiProblem::invalid(why)),
         Claimed::TooLarge => return Err(ApiProblem::calls_too_large()),
+        Claimed::ApprovalNotGranted(why) => return Err(ApiProblem::new(Code::ApprovalNotGranted, why)),
+        Claimed::ApprovalSpent => {
+            let why = "another call has used this approval: ask for another one, under another id";
+            return Err(ApiProblem::new(Code::ApprovalSpent, why));
+        }
         Claimed::Fenced => return Err(ApiProblem::fenced()),
         Claimed::Finished => return Err(ApiProblem::finished()),
         Claimed::NotFound => return Err(ApiProblem::no_such_run()),

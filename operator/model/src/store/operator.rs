@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use crate::{
     Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, Forgiveness, HeadsToAnchor,
     Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, PollSince, Recorded,
-    RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunRecord, Template, WaitAnswer,
+    RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunLimits, RunRecord, Template,
+    WaitAnswer,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -64,6 +65,9 @@ pub trait Operator: Send + Sync + 'static {
     /// A person's decision on an approval. If the run's park was waiting for it, the run is no longer parked.
     async fn answer_wait(&self, run: RunId, answer: &WaitAnswer) -> Result<Answered>;
 
+    /// A decision on an open approval does not count: only its audit says so. Repeated, it is recorded again.
+    async fn refuse_decision(&self, run: RunId, refused: &RefusedDecision) -> Result<RunRecord>;
+
     /// Answers the waits whose time has come by the store's clock, and does what the waits whose deadline has passed ask
     /// for. Not the deadlines of approvals: the operator must look for a decision first ([`Self::time_out_wait`]).
     async fn settle_time(&self, run: RunId) -> Result<RunRecord>;
@@ -87,6 +91,9 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Sets the retention. It takes effect at once, also for a run that has ended.
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
+
+    /// Sets the limits. They take effect at once: for the answer to the worker's next call, and before the next pod.
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
 
     /// Rewinds the run to an earlier boundary of the live branch. In one step this moves the epoch, marks the later
     /// boundaries as undone, hides the records written after the boundary, and makes the boundary the head. Event

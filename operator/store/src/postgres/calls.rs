@@ -12,7 +12,7 @@ use super::row::{enum_str, parse_enum, without_nul};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
-use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
+use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
 use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
@@ -22,10 +22,10 @@ use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Set
 
 static CLAIM: LazyLock<String> = LazyLock::new(|| {
     let call = CallRow::columns_of("(call)");
-    let known = with_known_key!("$13");
+    let known = with_known_key!("$14");
     format!(
         "{known} SELECT verdict, {call} \
-         FROM known, LATERAL ds_claim_v1(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+         FROM known, LATERAL ds_claim_v2(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
     )
 });
 
@@ -112,6 +112,8 @@ impl Postgres {
                 CallRow::read(&row)?.policy.0
             )),
             "too large" => Claimed::TooLarge,
+            "not granted" => Claimed::ApprovalNotGranted(not_granted_message(claim.approval.as_deref())),
+            "spent" => Claimed::ApprovalSpent,
             "fenced" => Claimed::Fenced,
             "finished" => Claimed::Finished,
             "not found" => Claimed::NotFound,
@@ -141,6 +143,7 @@ impl Postgres {
             .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
             .bind(arguments.map(|json| digests.render(json.get())))
             .bind(cipher.has_keys())
+            .bind(claim.approval.as_deref().map(without_nul))
             .bind(cipher.data_key().map(|key| &**key));
         self.pool.for_run(claim.run).optional(query).await?.ok_or(DbError::OtherDataKey)
     }

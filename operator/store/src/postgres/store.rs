@@ -8,8 +8,8 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines,
-    SetRetention, SettleTime, Suspend, TimeOutWait, Transition as _,
+    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
+    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
@@ -19,9 +19,9 @@ use dalsegno_model::{
     ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
     NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
     Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, SNAPSHOT_DUE,
-    Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
-    Written,
+    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
+    RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer,
+    WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -80,6 +80,10 @@ impl Operator for Postgres {
         self.do_answer_wait(run, answer).await.map_err(|fault| fault.with_context("answering a wait"))
     }
 
+    async fn refuse_decision(&self, run: RunId, refused: &RefusedDecision) -> Result<RunRecord> {
+        self.transition(run, RefuseDecision(refused.clone())).await
+    }
+
     async fn settle_time(&self, run: RunId) -> Result<RunRecord> {
         self.transition(run, SettleTime).await
     }
@@ -98,6 +102,10 @@ impl Operator for Postgres {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.transition(run, SetDeadlines(*deadlines)).await
+    }
+
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord> {
+        self.transition(run, SetLimits(*limits)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {

@@ -157,6 +157,15 @@ fn is_same_value(one: &str, other: &str) -> bool {
     parse(one).is_some_and(|value| parse(other) == Some(value))
 }
 
+/// The answer to a worker whose claim names an approval that is not granted.
+pub(crate) fn not_granted_message(approval: Option<&str>) -> String {
+    let approval = approval.unwrap_or_default();
+    format!(
+        "approval {approval:?} is not granted: open a wait of this id and of the kind approval, and claim the call once its \
+         answer is approved or changed"
+    )
+}
+
 /// The answer to a worker whose claim has other arguments than the call.
 pub(crate) fn other_arguments_message(call: &CallRow, is_undone: bool) -> String {
     let CallRow { id, turn, .. } = call;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dalsegno_protocol::{Policy, Usage};
+use dalsegno_protocol::Policy;
 use uuid::Uuid;
 
 use super::{AttemptRow, Column, Columns, OpenWaitsSql, Prefixed, RunRow, WaitRow};
@@ -167,12 +167,10 @@ impl RunRows {
             observed_reset_generation: run.observed_reset_generation,
             reset_attempt: run.reset_attempt,
             calls: call_counts(run),
-            usage: Usage {
-                tokens_in: run.tokens_in,
-                tokens_out: run.tokens_out,
-                tool_calls: run.tool_calls,
-                cost_micro_usd: run.cost_micro_usd,
-            },
+            usage: run.usage(),
+            limits: run.limits(),
+            limit_reached_at: optional(run.limit_reached_at)?,
+            active_ms: run.active_ms,
             cancel: signal(run.cancel_requested_at, run.cancel_told_at)?,
             suspend: signal(run.suspend_requested_at, run.suspend_told_at)?,
             finish: finish(run)?,

@@ -10,11 +10,12 @@ use super::audit::append;
 use super::disk::Room;
 use super::row::RunRow;
 use super::sqlx_types::EnumText;
-use super::{data_keys, open_calls};
+use super::waits::UsedApproval;
+use super::{data_keys, open_calls, waits};
 use crate::db_error::DbResult;
 use crate::keys::no_keys;
 use crate::reads::{CallRow, decode_payload, encode_payload};
-use crate::reads::{has_other_arguments, key_refused_message, other_arguments_message};
+use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
 use crate::transitions::{AuditEvent, has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
@@ -33,12 +34,22 @@ pub(super) struct PreparedClaim {
     pub arguments: Option<Vec<u8>>,
     pub arguments_bytes: i64,
     pub arguments_digest: Option<String>,
+    pub approval: Option<String>,
     pub cipher: PayloadCipher,
     pub room: Room,
 }
 
-/// Claims a call before its effect.
+/// Claims a call before its effect. An approval that the claim names is used with it.
 pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: PreparedClaim) -> DbResult<Claimed> {
+    let (run, id, approval) = (claim.run, claim.id.clone(), claim.approval.clone());
+    let claimed = claim_call(conn, now, claim).await?;
+    if let (Claimed::Go(_), Some(approval)) = (&claimed, approval) {
+        waits::use_approval(conn, now, UsedApproval { run, approval, call: id }).await?;
+    }
+    Ok(claimed)
+}
+
+async fn claim_call(conn: &mut SqliteConnection, now: i64, claim: PreparedClaim) -> DbResult<Claimed> {
     let Some(mut row) = RunRow::load(conn, claim.run).await? else {
         return Ok(Claimed::NotFound);
     };
@@ -51,6 +62,13 @@ pub(super) async fn claim(conn: &mut SqliteConnection, now: i64, claim: Prepared
     // Without keys this process could neither read the call nor store its result, so the effect must not begin.
     if !claim.cipher.has_keys() && data_keys::has_data_key(conn, claim.run).await? {
         return Err(no_keys().into());
+    }
+    if let Some(approval) = &claim.approval {
+        match waits::approval_use(conn, claim.run, approval).await? {
+            None => return Ok(Claimed::ApprovalNotGranted(not_granted_message(Some(approval)))),
+            Some(Some(used_by)) if used_by != claim.id => return Ok(Claimed::ApprovalSpent),
+            Some(_) => {}
+        }
     }
     let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
         return first_claim(conn, now, row, claim).await;

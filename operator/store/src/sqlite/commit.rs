@@ -97,7 +97,7 @@ pub(super) async fn commit_together(
         }
     }
     boundary::insert(conn, &accepted).await?;
-    Ok(accepted.iter().map(|boundary| (boundary.row.id, receipt(boundary))).collect())
+    Ok(accepted.iter().map(|boundary| (boundary.row.id, receipt(now, boundary))).collect())
 }
 
 /// Returns whether a commit was encoded for this head. A delta, and a counted size, are valid for one head only.
@@ -112,10 +112,10 @@ fn accept(now: i64, mut row: RunRow, commit: &PreparedCommit) -> AcceptedBoundar
     AcceptedBoundary::new(now, row, commit)
 }
 
-fn receipt(boundary: &AcceptedBoundary<'_>) -> Committed {
+fn receipt(now: i64, boundary: &AcceptedBoundary<'_>) -> Committed {
     Committed::Ok(CommitReceipt {
         parent: boundary.parent.map(|parent| parent.hash),
-        ..commit_receipt(&boundary.row)
+        ..commit_receipt(&boundary.row, now)
     })
 }
 
@@ -140,7 +140,7 @@ async fn write(
     if commit.finish.is_some() || !commit.calls.is_empty() {
         accepted.row.save(conn).await?;
     }
-    Ok(Some(receipt(&accepted)))
+    Ok(Some(receipt(now, &accepted)))
 }
 
 /// Inserts the turn's planned calls with their keys. A call that exists keeps its first key. If it is not claimed yet,
@@ -221,7 +221,7 @@ async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Db
     if report_signals(&mut row, now) {
         row.save(conn).await?;
     }
-    Ok(Committed::Duplicate(commit_receipt(&row)))
+    Ok(Committed::Duplicate(commit_receipt(&row, now)))
 }
 
 /// Returns whether this very commit is on the live branch.

@@ -67,6 +67,7 @@ impl Sqlite {
                 let digests = cipher.call_digests(&claim.id);
                 claim.arguments.as_deref().map(|json| digests.render(json.get()))
             },
+            approval: claim.approval.clone(),
             cipher,
             room: self.room(),
         };

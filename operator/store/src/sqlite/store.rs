@@ -11,8 +11,8 @@ use super::{
 };
 use crate::transitions::{
     AcknowledgeCancel, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines,
-    SetRetention, SettleTime, Suspend, TimeOutWait,
+    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
+    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
@@ -22,8 +22,9 @@ use dalsegno_model::{
     ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
     NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
     Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shred,
-    Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
+    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
+    WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -83,6 +84,10 @@ impl Operator for Sqlite {
         self.transition(run, AnswerWait::of(answer, &cipher)?).await
     }
 
+    async fn refuse_decision(&self, run: RunId, refused: &RefusedDecision) -> Result<RunRecord> {
+        self.transition(run, RefuseDecision(refused.clone())).await
+    }
+
     async fn settle_time(&self, run: RunId) -> Result<RunRecord> {
         self.transition(run, SettleTime).await
     }
@@ -101,6 +106,10 @@ impl Operator for Sqlite {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.transition(run, SetDeadlines(*deadlines)).await
+    }
+
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord> {
+        self.transition(run, SetLimits(*limits)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {

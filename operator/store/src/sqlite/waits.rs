@@ -1,5 +1,6 @@
 //! Statements of waits.
 
+use serde_json::json;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::audit::append;
@@ -81,6 +82,44 @@ pub(super) async fn withdraw(conn: &mut SqliteConnection, now: i64, row: &mut Ru
     row.clear_waits();
     let detail = withdrawn_detail(&waits);
     append(conn, row, now, AuditEvent { kind: kind::WAIT_WITHDRAWN, actor: actor::OPERATOR, detail }).await
+}
+
+/// An approval, and the call that uses it.
+#[derive(Debug)]
+pub(super) struct UsedApproval {
+    pub run: RunId,
+    /// Id of its wait.
+    pub approval: String,
+    pub call: String,
+}
+
+/// Which call has used a granted approval of the live branch, if one has. `None`: it is not granted.
+pub(super) async fn approval_use(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    approval: &str,
+) -> DbResult<Option<Option<String>>> {
+    let query = sqlx::query_scalar(
+        "SELECT used_by FROM waits WHERE run = ? AND id = ? AND NOT undone AND kind = 'approval' \
+           AND outcome IN ('approved', 'changed')",
+    );
+    Ok(query.bind(run).bind(approval).fetch_optional(conn).await?)
+}
+
+/// Notes that the call uses the approval, if it does not already.
+pub(super) async fn use_approval(conn: &mut SqliteConnection, now: i64, used: UsedApproval) -> DbResult<()> {
+    let UsedApproval { run, approval, call } = used;
+    let query = sqlx::query_scalar(
+        "UPDATE waits SET used_by = ?3 WHERE run = ?1 AND id = ?2 AND NOT undone AND used_by IS NULL RETURNING epoch",
+    );
+    let epoch: Option<i64> = query.bind(run).bind(&approval).bind(&call).fetch_optional(&mut *conn).await?;
+    if let (Some(epoch), Some(mut row)) = (epoch, RunRow::load(conn, run).await?) {
+        let detail = json!({ "wait": approval, "epoch": epoch, "call": call });
+        let event = AuditEvent { kind: kind::APPROVAL_USED, actor: actor::WORKER, detail };
+        append(conn, &mut row, now, event).await?;
+        row.save(conn).await?;
+    }
+    Ok(())
 }
 
 /// One wait that a worker polls.

@@ -59,7 +59,9 @@ impl Transition for Rewind {
         }
         // Positions of events never decrease.
         let position = change.row().head_position;
+        let now = change.now();
         change.run().set_head(target, position);
+        change.run().check_usage_limits(now);
         change.run().records_digest = None;
         change.run().rewinds += 1;
         change.notify();

@@ -266,6 +266,7 @@ impl Worker {
     /// A claim of a call that is new or was planned with this key.
     pub fn claim(&self, id: &str, policy: Policy) -> Claim {
         Claim {
+            approval: None,
             run: self.run,
             capability: self.capability,
             id: id.into(),

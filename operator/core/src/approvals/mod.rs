@@ -1,0 +1,24 @@
+//! The approvals of a run: an AgentApproval for each open approval, and what a decision on it does.
+//!
+//! # Invariants
+//!
+//! - The store says which approvals are open. An AgentApproval only shows one of them, and carries the decision.
+//! - A decision counts only if the admission policies of the chart have been in place since before the AgentApproval was
+//!   created: they prove who decided. An older object is replaced.
+//! - An approval times out only after its AgentApproval was read live after the deadline, without a decision.
+//! - Texts name the AgentApproval and never what the agent wrote.
+
+mod check;
+pub mod four_eyes;
+mod object;
+mod observed;
+mod plan;
+pub mod policies;
+mod status;
+
+pub use object::name_of;
+pub use observed::{
+    ApprovalEffect, ClosedWait, KnownWait, ObservedApproval, ObservedApprovals, PolicyState, WaitKey,
+    WhichDecision,
+};
+pub(crate) use plan::{ApprovalPlan, Facts, plan};
