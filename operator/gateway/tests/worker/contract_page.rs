@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::process::Stdio;
+use std::time::Duration;
 
 use dalsegno_gateway::serve;
-use dalsegno_model::{Operator as _, RequestedBy};
-use dalsegno_protocol::{Code, Limits};
+use dalsegno_model::{Operator as _, RequestedBy, WaitAnswer, WaitDecision};
+use dalsegno_protocol::{Code, Limits, WaitOutcome};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpListener;
@@ -14,6 +15,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use crate::context::*;
 
 const CONTRACT: &str = include_str!("../../../../docs/reference/contract.md");
+const WAITS: &str = include_str!("../../../../docs/guides/waits.md");
 const LIMITS: &str = include_str!("../../../protocol/src/limits.rs");
 /// Marks the end of each block's output.
 const END: &str = "--- end of block ---";
@@ -26,6 +28,8 @@ enum Step {
     PodIsDeleted,
     Suspend,
     SuspendIsLifted,
+    Approved,
+    TimeHasCome,
 }
 
 /// The steps of a section.
@@ -40,6 +44,8 @@ fn steps(section: &str) -> Vec<Step> {
             "<!-- replay: the pod is deleted -->" => steps.push(Step::PodIsDeleted),
             "<!-- replay: a person suspends the run -->" => steps.push(Step::Suspend),
             "<!-- replay: the suspend is lifted -->" => steps.push(Step::SuspendIsLifted),
+            "<!-- replay: a person approves -->" => steps.push(Step::Approved),
+            "<!-- replay: the time has come -->" => steps.push(Step::TimeHasCome),
             _ => {}
         }
     }
@@ -47,7 +53,11 @@ fn steps(section: &str) -> Vec<Step> {
 }
 
 fn section(title: &str) -> &'static str {
-    let (_, after) = CONTRACT.split_once(&format!("\n## {title}\n")).unwrap();
+    section_of(CONTRACT, title)
+}
+
+fn section_of<'a>(page: &'a str, title: &str) -> &'a str {
+    let (_, after) = page.split_once(&format!("\n## {title}\n")).unwrap();
     after.split("\n## ").next().unwrap()
 }
 
@@ -112,6 +122,16 @@ fn matches_documented(expected: &Value, found: &Value) -> bool {
 
 #[tokio::test]
 async fn the_documented_commands_print_the_documented_answers() {
+    assert_eq!(replay(section("A life, by curl")).await, 20);
+}
+
+#[tokio::test]
+async fn the_commands_of_the_guide_to_waits_print_the_documented_answers() {
+    assert_eq!(replay(section_of(WAITS, "A story, by curl")).await, 8);
+}
+
+/// Runs the commands of a section. Returns how many answers were compared.
+async fn replay(section: &str) -> usize {
     let ctx = TestContext::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1/runs/{}", listener.local_addr().unwrap(), ctx.run);
@@ -122,7 +142,7 @@ async fn the_documented_commands_print_the_documented_answers() {
     let mut shell = Shell::start(&url, token_file.to_str().unwrap());
     let mut printed = String::new();
     let mut compared = 0;
-    for step in steps(section("A life, by curl")) {
+    for step in steps(section) {
         match step {
             Step::Run(block) => printed = shell.run(&block).await,
             Step::Expect(block) => {
@@ -141,12 +161,33 @@ async fn the_documented_commands_print_the_documented_answers() {
                 ctx.record_pod(3, "pod-3", Some(accepted())).await;
                 fs::write(&token_file, "token-of-pod-3\n").unwrap();
             }
+            Step::Approved => {
+                let run = ctx.record().await;
+                let wait = &run.waits[0];
+                let decision = WaitDecision { by: "ann".into(), reason: Some("PO 7".into()), changes: None };
+                let (id, epoch, outcome) = (wait.id.clone(), wait.epoch, WaitOutcome::Approved);
+                let answer = WaitAnswer { id, epoch, outcome, decision };
+                ctx.store.answer_wait(ctx.run, &answer).await.unwrap();
+                start_next_pod(&ctx, &token_file).await;
+            }
+            Step::TimeHasCome => {
+                tokio::time::sleep(Duration::from_millis(2_100)).await;
+                ctx.store.settle_time(ctx.run).await.unwrap();
+                start_next_pod(&ctx, &token_file).await;
+            }
         }
     }
-    assert_eq!(compared, 20);
     fs::remove_file(&token_file).unwrap();
     drop(shell.commands);
     assert!(shell.child.wait().await.unwrap().success());
+    compared
+}
+
+/// The run is woken: its reserved attempt gets a pod.
+async fn start_next_pod(ctx: &TestContext, token_file: &std::path::Path) {
+    let number = ctx.record().await.attempt.number;
+    ctx.record_pod(number, &format!("pod-{number}"), Some(accepted())).await;
+    fs::write(token_file, format!("token-of-pod-{number}\n")).unwrap();
 }
 
 /// The cells of a section's table, without its header.
@@ -187,6 +228,15 @@ fn the_documented_limits_match_the_protocol() {
         ("RECORD_VALUE_BYTES", Limits::RECORD_VALUE_BYTES as i64),
         ("PAGE", i64::from(Limits::PAGE)),
         ("PAGE_BYTES", Limits::PAGE_BYTES as i64),
+        ("WAITS", Limits::WAITS as i64),
+        ("OPEN_WAIT_BYTES", Limits::OPEN_WAIT_BYTES as i64),
+        ("PROPOSAL_BYTES", Limits::PROPOSAL_BYTES as i64),
+        ("SUMMARY_BYTES", Limits::SUMMARY_BYTES as i64),
+        ("ANSWER_SCHEMA_BYTES", Limits::ANSWER_SCHEMA_BYTES as i64),
+        ("WAIT_SECONDS", Limits::WAIT_SECONDS),
+        ("RATE_LIMIT_SECONDS", Limits::RATE_LIMIT_SECONDS),
+        ("WAIT_POLL_SECONDS", i64::from(Limits::WAIT_POLL_SECONDS)),
+        ("WAIT_POLLERS", Limits::WAIT_POLLERS as i64),
         ("DEPTH", Limits::DEPTH as i64),
         ("TURNS", i64::from(Limits::TURNS)),
         ("USAGE", Limits::USAGE),

@@ -34,6 +34,8 @@ pub struct FaultyStore {
     pub gateway_heartbeats: AtomicUsize,
     /// Queries that only check a capability.
     pub capability_checks: AtomicUsize,
+    /// Queries for the answers of waits.
+    pub wait_polls: AtomicUsize,
     /// The fault of snapshots alone.
     snapshots: Mutex<Fault>,
     /// The fault of reads of earlier turns alone.
@@ -49,7 +51,7 @@ pub struct FaultyStore {
 impl FaultyStore {
     pub fn new(inner: Arc<dyn Store>) -> Self {
         let (fault, released) = (Mutex::new(Fault::None), Notify::new());
-        let (batches, gateway_heartbeats, capability_checks, waiting) = Default::default();
+        let (batches, gateway_heartbeats, capability_checks, wait_polls, waiting) = Default::default();
         let [snapshots, turn_reads] = [const { Mutex::new(Fault::None) }; 2];
         let (after_read, pages) = (Mutex::default(), Mutex::new((RunId::nil(), Fault::None)));
         Self {
@@ -59,6 +61,7 @@ impl FaultyStore {
             batches,
             gateway_heartbeats,
             capability_checks,
+            wait_polls,
             snapshots,
             turn_reads,
             pages,
@@ -208,6 +211,12 @@ forward! {
             self.inner.heartbeats(workers).await
         }
 
+        async fn wait_states(&self, waits: &[(RunId, Digest, String)]) -> Result<Vec<WaitPolled>> {
+            self.wait_polls.fetch_add(1, Ordering::SeqCst);
+            self.inject_common().await?;
+            self.inner.wait_states(waits).await
+        }
+
         async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {
             self.capability_checks.fetch_add(1, Ordering::SeqCst);
             self.inject_common().await?;
@@ -231,7 +240,6 @@ forward! {
         async fn acknowledge_cancel(&self, run: RunId, capability: &Digest) -> Result<Acknowledged>;
         async fn park(&self, park: &Park) -> Result<Parked>;
         async fn open_wait(&self, request: &OpenWaitRequest) -> Result<WaitOpened>;
-        async fn wait_states(&self, waits: &[(RunId, Digest, String)]) -> Result<Vec<WaitPolled>>;
     }
 }
 

@@ -43,3 +43,4 @@ mod tenant_isolation;
 mod token_reviews;
 mod users;
 mod versions;
+mod waits;

@@ -1,81 +1,107 @@
 //! What each call of a person and each acknowledgement of a worker does in each phase of a run, as one table.
 
 use dalsegno_model::{Class, NextStep, PodRecord, RequestedBy, Rewound, RunRecord};
+use dalsegno_protocol::ParkMode;
 use futures::stream::{self, StreamExt as _};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
+use crate::waits::{later, open, park_on, request};
 
 on_every_engine! {
     each_call_has_its_defined_effect_in_each_phase,
 }
 
 /// What each call does. `-`: nothing changes. `+` and `-` with a name: the person's request is made or withdrawn. The
-/// current attempt is the second one, or the third one of a parked run; the first one committed two turns.
+/// current attempt is the second one, or the third one of a parked or waiting run; the first one committed two turns.
 #[rustfmt::skip]
-const TABLE: [(Phase, [&str; VERBS.len()]); 10] = [
+const TABLE: [(Phase, [&str; VERBS.len()]); 12] = [
     //                  Suspend     Resume      Cancel
     //                  Park
     //                  AcknowledgeCancel
     //                  Rewind
     //                  ResetBudget   MarkDeleted
+    //                  OpenWait      ParkOnWait   SettleTime  ParkUnattended
     (Phase::Reserved,   ["+suspend", "-",       "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, turn 1",
-                         "reset", "Deleted, fenced, 2 ended RunDeleted"]),
+                         "reset", "Deleted, fenced, 2 ended RunDeleted",
+                         "Fenced: -", "Fenced: -", "-", "-"]),
     (Phase::Created,    ["+suspend", "-",       "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
-                         "reset", "Deleted, fenced, 2 ended RunDeleted"]),
+                         "reset", "Deleted, fenced, 2 ended RunDeleted",
+                         "Fenced: -", "Fenced: -", "-", "-"]),
     (Phase::Attached,   ["+suspend", "-",       "+cancel",
                          "Ready: -",
                          "NotRequested: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
-                         "reset", "Deleted, fenced, 2 ended RunDeleted"]),
+                         "reset", "Deleted, fenced, 2 ended RunDeleted",
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
     (Phase::Suspended,  ["-",       "-suspend", "+cancel",
                          "Parked: fenced, 2 ended Suspended, 3 Reserved",
                          "NotRequested: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
-                         "reset", "Deleted, fenced, 2 ended RunDeleted"]),
+                         "reset", "Deleted, fenced, 2 ended RunDeleted",
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
     (Phase::Told,       ["-",       "-suspend", "+cancel",
                          "Parked: fenced, 2 ended Suspended, 3 Reserved",
                          "NotRequested: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
-                         "reset", "Deleted, fenced, 2 ended RunDeleted"]),
+                         "reset", "Deleted, fenced, 2 ended RunDeleted",
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
     (Phase::Cancelling, ["+suspend", "-",       "-",
                          "Parked: Finished, fenced, 2 ended Cancelled",
                          "Cancelled: Finished, fenced, 2 ended Cancelled",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
-                         "reset", "Deleted, fenced, 2 ended RunDeleted"]),
+                         "reset", "Deleted, fenced, 2 ended RunDeleted",
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
     (Phase::Parked,     ["-",       "-suspend", "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, turn 1",
-                         "reset", "Deleted, fenced, 3 ended RunDeleted"]),
+                         "reset", "Deleted, fenced, 3 ended RunDeleted",
+                         "Fenced: -", "Fenced: -", "-", "-"]),
     (Phase::Ended,      ["+suspend", "-",       "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, turn 1",
-                         "reset", "Deleted, fenced"]),
+                         "reset", "Deleted, fenced",
+                         "Fenced: -", "Fenced: -", "-", "-"]),
     (Phase::Finished,   ["-",       "-",        "-",
                          "Finished: -",
                          "Finished: -",
                          "Refused: -",
-                         "-", "Deleted, fenced, 2 ended RunDeleted"]),
+                         "-", "Deleted, fenced, 2 ended RunDeleted",
+                         "Finished: -", "Finished: -", "-", "-"]),
     (Phase::Deleted,    ["-",       "-",        "-",
                          "Fenced: -",
                          "Fenced: -",
                          "Refused: -",
-                         "-", "-"]),
+                         "-", "-",
+                         "Fenced: -", "Fenced: -", "-", "-"]),
+    (Phase::Waiting,    ["+suspend", "-",       "+cancel",
+                         "Fenced: -",
+                         "Fenced: -",
+                         "Done: fenced, turn 1, 0 waits, woken",
+                         "reset", "Deleted, fenced, 3 ended RunDeleted, 0 waits, woken",
+                         "Fenced: -", "Fenced: -", "-", "-"]),
+    (Phase::Unattended, ["+suspend", "-",       "+cancel",
+                         "Ready: -",
+                         "NotRequested: -",
+                         "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1, 0 waits",
+                         "reset", "Deleted, fenced, 2 ended RunDeleted, 0 waits",
+                         "Invalid: -", "Parked: fenced, 2 ended Parked, 3 Reserved, parked", "-",
+                         "fenced, 2 ended Parked, 3 Reserved, parked"]),
 ];
 
 /// How many cells are played at the same time, each with its own run.
 const AT_ONCE: usize = 6;
 
 /// The calls, in the order of a row's cells.
-const VERBS: [Verb; 8] = [
+const VERBS: [Verb; 12] = [
     Verb::Suspend,
     Verb::Resume,
     Verb::Cancel,
@@ -84,6 +110,10 @@ const VERBS: [Verb; 8] = [
     Verb::Rewind,
     Verb::ResetBudget,
     Verb::MarkDeleted,
+    Verb::OpenWait,
+    Verb::ParkOnWait,
+    Verb::SettleTime,
+    Verb::ParkUnattended,
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +138,10 @@ enum Phase {
     Finished,
     /// The AgentRun was deleted.
     Deleted,
+    /// The run is parked on a wait.
+    Waiting,
+    /// The worker has opened a wait and has not parked.
+    Unattended,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +155,10 @@ enum Verb {
     Rewind,
     ResetBudget,
     MarkDeleted,
+    OpenWait,
+    ParkOnWait,
+    SettleTime,
+    ParkUnattended,
 }
 
 /// A run in this phase, and its worker. Of an attempt that no worker has attached to it is the one that will.
@@ -146,6 +184,10 @@ async fn in_phase(cx: &TestContext, phase: Phase) -> Worker {
         }
         Phase::Finished => drop(ok(cx.finish(&worker.finish()).await.unwrap())),
         Phase::Deleted => cx.mark_deleted(&worker.object_uid).await.unwrap(),
+        Phase::Waiting | Phase::Unattended => drop(open(cx, &request(&worker, "wait", later())).await),
+    }
+    if let Phase::Waiting = phase {
+        cx.park(&park_on(&worker, &["wait"], ParkMode::All)).await.unwrap();
     }
     if let Phase::Told | Phase::Cancelling | Phase::Parked = phase {
         cx.heartbeats(&[(run.id, worker.capability)]).await.unwrap();
@@ -177,6 +219,17 @@ async fn call(cx: &TestContext, verb: Verb, worker: &Worker) -> String {
         Verb::MarkDeleted => {
             cx.store.mark_deleted(&worker.object_uid, &RequestedBy::default()).await.unwrap();
         }
+        Verb::OpenWait => {
+            let opened = cx.open_wait(&request(worker, "wait", later())).await.unwrap();
+            let name = format!("{opened:?}");
+            return format!("{}: ", name.split(['(', ' ']).next().unwrap());
+        }
+        Verb::ParkOnWait => {
+            let park = park_on(worker, &["wait"], ParkMode::All);
+            return format!("{:?}: ", cx.park(&park).await.unwrap());
+        }
+        Verb::SettleTime => drop(cx.settle_time(run).await.unwrap()),
+        Verb::ParkUnattended => drop(cx.park_unattended(run, 2).await.unwrap()),
     }
     String::new()
 }
@@ -217,6 +270,14 @@ fn changes(before: &RunRecord, after: &RunRecord) -> String {
     }
     if before.observed_reset_generation != after.observed_reset_generation {
         all.push("reset".into());
+    }
+    if before.waits.len() != after.waits.len() {
+        all.push(format!("{} waits", after.waits.len()));
+    }
+    match (&before.park, &after.park) {
+        (None, Some(_)) => all.push("parked".into()),
+        (Some(_), None) => all.push("woken".into()),
+        _ => assert_eq!(before.park, after.park),
     }
     if all.is_empty() { "-".into() } else { all.join(", ") }
 }

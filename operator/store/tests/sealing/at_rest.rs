@@ -23,6 +23,7 @@ async fn dump(engine: &Engine) -> String {
     for (table, columns) in [
         ("boundaries", &["ops", "events", "digest", "ops_digest", "events_digest", "records_digest"][..]),
         ("calls", &["arguments", "result"]),
+        ("waits", &["request", "answer", "digest"]),
         ("records", &["value"]),
         ("record_batches", &["digest"]),
         ("record_changes", &["digest", "batch"]),
@@ -101,7 +102,7 @@ async fn a_sealed_run_without_keys_is_refused_and_not_called_corrupt(engine: &En
 
 /// Each edit, and whether a resume needs the damaged row. If it does, the run must be held before a worker meets the
 /// damage.
-const EDITS: [(&str, bool); 14] = [
+const EDITS: [(&str, bool); 16] = [
     (
         "UPDATE boundaries SET ops = (SELECT ops FROM boundaries o WHERE o.turn = 2 AND o.run = boundaries.run) WHERE turn = 3",
         true,
@@ -128,6 +129,8 @@ const EDITS: [(&str, bool); 14] = [
         "UPDATE records SET value = (SELECT value FROM records o WHERE o.key = 'b' AND o.run = records.run) WHERE key = 'k'",
         false,
     ),
+    ("UPDATE waits SET request = answer WHERE answer IS NOT NULL", false),
+    ("UPDATE waits SET answer = substr(answer, 1, 9) WHERE answer IS NOT NULL", false),
     ("UPDATE data_keys SET wrapped = substr(wrapped, 1, length(wrapped) - 1) WHERE key_id = 'k1'", true),
     ("UPDATE data_keys SET wrapped = NULL, key_id = NULL, shredded_at = 1 WHERE key_id = 'k1'", true),
     ("DELETE FROM data_keys WHERE key_id = 'k1'", true),

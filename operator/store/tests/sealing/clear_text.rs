@@ -1,10 +1,10 @@
 //! The texts that encryption leaves in clear: in which columns they are, and that they are in no other.
 
 use dalsegno_model::{
-    BudgetReset, Class, Completed, Ending, Identity, NewRun, NextStep, PodRecord, RecordBatch, RequestedBy,
-    RunRecord, Settle, SettledBy, Verdict, Written,
+    BudgetReset, Class, Completed, Ending, Identity, NewRun, NextStep, OpenWaitRequest, PodRecord, RecordBatch,
+    RequestedBy, RunRecord, Settle, SettledBy, Verdict, WaitAsks, WaitOpened, Written,
 };
-use dalsegno_protocol::{Payload, Policy, RecordOp};
+use dalsegno_protocol::{OnTimeout, Payload, Policy, RecordOp};
 
 use crate::context::{attached, ending, json, new_run, ok, random_digest, recorded, template};
 use crate::{CANARY, Engine, TestContext, Worker, hex, on_both_databases, shred, turn};
@@ -14,7 +14,7 @@ on_both_databases! {
 }
 
 /// The columns that docs/reference/encryption.md lists as stored in clear, in order. The test writes the canary into each.
-const IN_CLEAR: [&str; 32] = [
+const IN_CLEAR: [&str; 35] = [
     "attempts.agent_version",
     "attempts.candidates",
     "attempts.image_digest",
@@ -47,6 +47,9 @@ const IN_CLEAR: [&str; 32] = [
     "runs.pod_uid",
     "runs.remark",
     "runs.tenant",
+    "waits.id",
+    "waits.provider",
+    "waits.topic",
 ];
 
 /// The canary goes into every text that the store takes, from workers, operators and people. It can be read in the
@@ -141,6 +144,23 @@ async fn canary_writes(cx: &TestContext, worker: &Worker) {
     ];
     let batch = RecordBatch { operations, ..crate::batch(worker) };
     assert_eq!(cx.write_records(&batch).await.unwrap(), Written::Ok);
+    for (id, asks) in [
+        ("limit", WaitAsks::RateLimit { provider: CANARY.into(), reset: None }),
+        ("message", WaitAsks::Message(Some(CANARY.into()))),
+    ] {
+        let request = OpenWaitRequest {
+            run: worker.run,
+            capability: worker.capability,
+            id: format!("{CANARY} {id}"),
+            digest: random_digest(),
+            body: json(&format!("{CANARY:?}")),
+            asks,
+            deadline_ms: None,
+            on_timeout: OnTimeout::Answer,
+        };
+        assert!(matches!(cx.open_wait(&request).await.unwrap(), WaitOpened::Wait(_)));
+    }
+    crate::waits(cx, worker).await;
     let claim = cx.start_call(worker, &format!("{CANARY} claimed"), Policy::Probe).await;
     cx.complete(&worker.complete(&claim)).await.unwrap();
     cx.snapshot(worker.run).await.unwrap();

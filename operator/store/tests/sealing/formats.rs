@@ -20,11 +20,13 @@ const HASH: Digest = [0x5a; 32];
 const TEXT: &[u8] = b"a payload, a payload, a payload, and once more a payload";
 
 /// One of each kind.
-const SPOTS: [AadContext<'static>; 8] = [
+const SPOTS: [AadContext<'static>; 10] = [
     AadContext::Ops(3, Boundary::Plan, COMMIT),
     AadContext::Events(3, Boundary::Result, COMMIT),
     AadContext::Arguments("pay\0the bill"),
     AadContext::Result("pay"),
+    AadContext::WaitRequest("pay", 7),
+    AadContext::WaitAnswer("pay", 7),
     AadContext::Record("space", "key", None),
     AadContext::Record("space", "key", Some("entry")),
     AadContext::Snapshot(&HASH),
@@ -38,6 +40,8 @@ fn name(spot: AadContext<'_>) -> &'static str {
         AadContext::Events(..) => "events",
         AadContext::Arguments(_) => "arguments",
         AadContext::Result(_) => "result",
+        AadContext::WaitRequest(..) => "waitRequest",
+        AadContext::WaitAnswer(..) => "waitAnswer",
         AadContext::Record(_, _, None) => "record",
         AadContext::Record(_, _, Some(_)) => "entry",
         AadContext::Snapshot(_) => "snapshot",

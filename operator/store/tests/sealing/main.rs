@@ -24,12 +24,15 @@ mod switched_on;
 use std::sync::Arc;
 
 use both_databases::on_both_databases;
-use context::{TestContext, Worker, all_records, json, ok};
+use context::{TestContext, Worker, all_records, json, ok, random_digest};
 use dalsegno_format::{fold, header};
-use dalsegno_model::{Commit, DeltaBase, RecordBatch, RunId, Shred, Store, Written};
+use dalsegno_model::{
+    Answered, Commit, DeltaBase, OpenWaitRequest, RecordBatch, RunId, Shred, Store, WaitAnswer, WaitAsks, WaitDecision,
+    WaitOpened, Written,
+};
 use dalsegno_proof::bundle::{Export, ExportOf};
 use dalsegno_proof::{Anchors, Problem, Signer, Summary, check_store};
-use dalsegno_protocol::{Payload, PlannedCall, Policy, RecordOp};
+use dalsegno_protocol::{OnTimeout, Payload, PlannedCall, Policy, RecordOp, WaitOutcome};
 use dalsegno_store::{migrate, open_beside};
 use jiff::Timestamp;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
@@ -168,7 +171,27 @@ async fn work(cx: &TestContext, worker: &Worker, turns: std::ops::RangeInclusive
     assert_eq!(cx.write_records(&batch(worker)).await.unwrap(), Written::Ok);
     let claim = cx.start_call(worker, &format!("claimed-{}", Uuid::new_v4()), Policy::Probe).await;
     cx.complete(&worker.complete(&claim)).await.unwrap();
+    waits(cx, worker).await;
     cx.snapshot(worker.run).await.unwrap();
+}
+
+/// Opens an approval, which a person answers. The request and the answer hold the canary.
+async fn waits(cx: &TestContext, worker: &Worker) {
+    let request = OpenWaitRequest {
+        run: worker.run,
+        capability: worker.capability,
+        id: format!("wait-{}", Uuid::new_v4()),
+        digest: random_digest(),
+        body: json(&format!(r#"{{"title":"{CANARY}"}}"#)),
+        asks: WaitAsks::Approval { salt: [1; 16], proposal_hash: [2; 32] },
+        deadline_ms: None,
+        on_timeout: OnTimeout::Answer,
+    };
+    let WaitOpened::Wait(wait) = cx.open_wait(&request).await.unwrap() else { panic!("it may be opened") };
+    let decision = WaitDecision { by: "ada".into(), reason: Some(CANARY.into()), changes: None };
+    let answer =
+        WaitAnswer { id: request.id, epoch: wait.facts.epoch, outcome: WaitOutcome::Approved, decision };
+    assert!(matches!(cx.answer_wait(worker.run, &answer).await.unwrap(), Answered::Ok(_)));
 }
 
 /// Turns of a client that sends its full state, each stored as a patch of the one before, with snapshots when they are due.
@@ -194,8 +217,12 @@ async fn read_all(cx: &TestContext, run: RunId) -> dalsegno_model::Result<String
     let calls = cx.calls(run, CallFilter::All).await?;
     let query = all_records();
     let records = cx.read_records(run, &query).await?;
+    let mut waits = String::new();
+    for wait in cx.waits(run).await? {
+        waits += &format!("{:?}", cx.proposal(run, &wait.facts.id, wait.facts.epoch).await?);
+    }
     let rows: Vec<_> = rows.into_iter().map(|row| row.ops.unwrap_or_default()).collect();
-    Ok(format!("{state:?} {rows:?} {:?} {calls:?} {:?}", events.events, records.records))
+    Ok(format!("{state:?} {rows:?} {:?} {calls:?} {:?} {waits}", events.events, records.records))
 }
 
 async fn check(cx: &TestContext) -> (Summary, Vec<Problem>) {

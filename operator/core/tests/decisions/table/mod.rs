@@ -22,6 +22,7 @@ mod status;
 mod suspend;
 mod temporary_holds;
 mod versions;
+mod waits;
 mod worker_pod;
 
 use dalsegno_crds::Cause;
@@ -44,7 +45,10 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
     let expected: Vec<String> = topics.iter().flatten().flat_map(Case::effects).collect();
     // The store sets these causes.
     let set_by_store = |cause: &Cause| {
-        matches!(cause, Cause::Adopted | Cause::Rewound | Cause::Abandoned | Cause::RunDeleted)
+        matches!(
+            cause,
+            Cause::Adopted | Cause::Rewound | Cause::Abandoned | Cause::RunDeleted | Cause::Parked
+        )
     };
     let missing = |cause: &&Cause| !expected.iter().any(|it| it.contains(&format!(": {cause},")));
     let missing: Vec<_> = Cause::ALL.iter().filter(|it| !set_by_store(it)).filter(missing).collect();
