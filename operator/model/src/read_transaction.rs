@@ -1,7 +1,7 @@
 //! A consistent view of the whole store, row by row: for checks of the store and for exports of a run.
 
 use async_trait::async_trait;
-use dalsegno_protocol::Call;
+use dalsegno_protocol::{Call, Message};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -58,6 +58,9 @@ pub trait ReadTransaction: Send {
 
     /// Calls of one run in the order of turns, and within a turn in the order in which they were first seen.
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>>;
+
+    /// Messages to one run after this position, in order.
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>>;
 
     /// Batches of records of one run after number `after`, in the order of their arrival; undone ones too.
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
@@ -235,6 +238,23 @@ pub struct StoredCall {
     /// How its digests in the audit are computed.
     pub digests: CallDigests,
     /// Why its payloads cannot be decoded. They are then absent.
+    pub damage: Option<String>,
+}
+
+/// A message as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredMessage {
+    /// The message. Its value is absent if it was deleted, shredded, or cannot be decoded.
+    pub message: Message,
+    /// When it was stored, in milliseconds since 1970.
+    pub at: i64,
+    /// The epoch of the boundary that has taken it.
+    pub taken_epoch: Option<i64>,
+    /// Its digest, according to its row.
+    pub digest: Digest,
+    /// How its digest is computed.
+    pub digests: CallDigests,
+    /// Why its value cannot be decoded.
     pub damage: Option<String>,
 }
 

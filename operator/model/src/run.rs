@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Attempt, BoundaryId, FinishRow, Identity, Retention, RunId, millis};
+use crate::{Attempt, BoundaryId, FinishRow, Identity, InboxRow, Retention, RunId, millis};
 
 /// A request to create a run.
 #[derive(Clone, Debug)]
@@ -127,6 +127,9 @@ pub struct RunRecord {
     /// When a person suspended the run, and when the worker was notified. `None`: the run is not suspended.
     #[serde(default)]
     pub suspend: Option<SignalRow>,
+    /// The messages to the run.
+    #[serde(default)]
+    pub inbox: InboxRow,
     /// How it ended.
     pub finish: Option<FinishRow>,
     /// Lengths of the deadlines.

@@ -12,6 +12,7 @@ mod calls;
 mod checkpoint;
 mod events;
 mod limits;
+mod messages;
 pub mod nesting;
 mod park;
 mod problem;
@@ -23,6 +24,7 @@ pub use calls::*;
 pub use checkpoint::*;
 pub use events::*;
 pub use limits::Limits;
+pub use messages::*;
 pub use park::*;
 pub use problem::{Code, Problem};
 pub use records::*;
@@ -103,6 +105,10 @@ pub struct AttachResponse {
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,
+    /// Position of the latest message to the run; 0 if there was none. `GET inbox` returns those that no boundary has
+    /// taken.
+    #[serde(default)]
+    pub inbox: i64,
 }
 
 /// Whether an attempt starts a run or resumes it.
@@ -188,6 +194,10 @@ pub struct Flags {
     pub suspend: bool,
     /// A person cancelled the run: acknowledge with `POST cancelled` and exit.
     pub cancel: bool,
+    /// Position of the latest message to the run; 0 if there was none. If it is higher than the last one that you have
+    /// read, there are new messages: `GET inbox`.
+    #[serde(default)]
+    pub inbox: i64,
     /// Length of the lease that this call has renewed, in seconds. A lease applies only after the first heartbeat.
     pub lease_seconds: u32,
 }

@@ -90,6 +90,7 @@ pub(crate) const COUNT_UNSEALED: &str = "SELECT \
      (SELECT count(*) FROM boundaries WHERE run = $1 AND (substr(ops, 1, 1) < $2 OR substr(events, 1, 1) < $2)) \
      + (SELECT count(*) FROM calls WHERE run = $1 AND (substr(arguments, 1, 1) < $2 OR substr(result, 1, 1) < $2)) \
      + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \
+     + (SELECT count(*) FROM messages WHERE run = $1 AND substr(value, 1, 1) < $2) \
      + (SELECT count(*) FROM snapshots WHERE run = $1 AND substr(document, 1, 1) < $2)";
 
 /// SQL: the number of the last change of the key `keys.key` that replaced everything before; 0 if there is none.

@@ -32,6 +32,7 @@ mod record_scheduled;
 mod request_cancel;
 mod reset_budget;
 mod rewind;
+mod send_message;
 mod settings;
 mod settle;
 mod suspend;
@@ -59,6 +60,7 @@ pub(crate) use record_purge::{PurgeRecord, RecordPurge};
 pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
+pub(crate) use send_message::SendMessage;
 pub(crate) use settings::{SetDeadlines, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
 pub(crate) use suspend::{Resume, Suspend};
@@ -67,7 +69,7 @@ pub(crate) use worker::{
 };
 
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{CallRow, LiveBoundary, RunRows};
+use crate::reads::{CallRow, LiveBoundary, MessageRef, RunRows, TakenSince};
 use dalsegno_model::{BoundaryId, RequestedBy, RunId};
 
 /// One rule, with the facts from its caller.
@@ -96,10 +98,12 @@ pub(crate) trait Transition: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Needs<'a> {
     Nothing,
-    /// The boundaries of the live branch, beginning at this one.
+    /// The boundaries of the live branch, beginning at this one, and the messages that later ones have taken.
     BoundariesFrom(BoundaryId),
     /// A call, and the bytes of all open calls.
     Call(&'a str),
+    /// The message with this id.
+    Message(&'a str),
     /// Nothing more. But no template may be dropped while the rule decides and writes.
     Templates,
     /// The last row of the run's audit.
@@ -121,6 +125,10 @@ pub(crate) struct Rows {
     pub open_calls: i64,
     /// For [`Needs::LastAudit`].
     pub last_audit: Option<LastAudit>,
+    /// For [`Needs::Message`].
+    pub message: Option<MessageRef>,
+    /// For [`Needs::BoundariesFrom`]: the messages that boundaries after it have taken.
+    pub taken_since: TakenSince,
 }
 
 /// The last row of a run's audit.
@@ -141,7 +149,21 @@ impl LastAudit {
 impl Rows {
     /// The rows for a rule that needs [`Needs::Nothing`].
     pub fn new(of_run: RunRows, started: BTreeMap<Policy, i64>) -> Self {
-        Self { of_run, started, boundaries: Vec::new(), call: None, open_calls: 0, last_audit: None }
+        Self {
+            of_run,
+            started,
+            boundaries: Vec::new(),
+            call: None,
+            open_calls: 0,
+            last_audit: None,
+            message: None,
+            taken_since: TakenSince::default(),
+        }
+    }
+
+    /// Whether boundaries have taken messages.
+    pub fn has_taken_messages(&self) -> bool {
+        self.of_run.run.inbox > self.of_run.run.unread
     }
 
     /// The attempt that committed this boundary, if it was not read yet.

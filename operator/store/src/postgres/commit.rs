@@ -82,7 +82,9 @@ impl Postgres {
             || !commit.open_calls.is_empty()
             || !commit.records.is_empty()
             || commit.finish.is_some();
-        let committed = if !has_extras && proposed.size() <= MAX_BATCHED_BYTES {
+        let committed = if !commit.inbox.is_empty() {
+            self.commit_and_take(&proposed, Extras::of(commit, cipher)?, &commit.inbox).await?
+        } else if !has_extras && proposed.size() <= MAX_BATCHED_BYTES {
             self.batcher.commit(proposed).await?
         } else {
             let extras = Extras::of(commit, cipher)?;

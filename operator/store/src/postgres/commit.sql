@@ -28,7 +28,7 @@ WITH head AS MATERIALIZED (
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
            own_open_calls,
-           cancel_requested_at, cancel_told_at, suspend, suspend_told_at, heartbeat_ms, audit_seq, audit_hash,
+           cancel_requested_at, cancel_told_at, suspend, suspend_told_at, inbox, heartbeat_ms, audit_seq, audit_hash,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
            CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
@@ -226,6 +226,7 @@ SELECT checked.id AS run,
        CASE verdict WHEN 'ok' THEN head_hash END AS parent_hash,
        suspend,
        cancel_requested_at IS NOT NULL AS cancel,
+       inbox,
        -- extras {
        -- Selected, so that the function is called.
        recorded.count AS recorded,

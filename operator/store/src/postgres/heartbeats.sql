@@ -16,18 +16,19 @@ WITH workers AS MATERIALIZED (
            coalesce(locked.capability, skipped.capability) AS current_capability,
            coalesce(locked.suspend, skipped.suspend) AS suspend,
            coalesce(locked.cancel_requested_at, skipped.cancel_requested_at) AS cancel_requested_at,
+           coalesce(locked.inbox, skipped.inbox) AS inbox,
            coalesce(locked.heartbeat_ms, skipped.heartbeat_ms) AS heartbeat_ms,
            CASE WHEN locked.id IS NOT NULL THEN ds_now_v1() END AS now
     FROM (SELECT set_config('synchronous_commit', 'off', true)) AS durability
     CROSS JOIN unnest($1, $2) WITH ORDINALITY AS worker (run, capability, idx)
     LEFT JOIN LATERAL (
-        SELECT id, lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
+        SELECT id, lifecycle, capability, suspend, cancel_requested_at, inbox, heartbeat_ms
         FROM runs
         WHERE id = worker.run
         FOR UPDATE SKIP LOCKED
     ) AS locked ON true
     LEFT JOIN LATERAL (
-        SELECT lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms
+        SELECT lifecycle, capability, suspend, cancel_requested_at, inbox, heartbeat_ms
         FROM runs
         WHERE id = worker.run AND locked.id IS NULL
         OFFSET 0
@@ -53,6 +54,7 @@ SELECT CASE
        END AS verdict,
        coalesce(suspend, false) AS suspend,
        cancel_requested_at IS NOT NULL AS cancel,
+       coalesce(inbox, 0) AS inbox,
        coalesce(heartbeat_ms, 0) AS lease_ms
 FROM workers
 ORDER BY idx

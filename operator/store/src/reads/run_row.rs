@@ -101,6 +101,9 @@ table! {
         own_open_calls: i64,
         rewinds: i32,
         park_id: Option<Uuid>,
+        inbox: i64,
+        unread: i64,
+        unread_bytes: i64,
     }
 }
 
@@ -214,11 +217,13 @@ impl RunRow {
         }
     }
 
-    /// What the worker must know: whether to suspend, whether to cancel, and the length of its lease.
+    /// What the worker must know: whether to suspend, whether to cancel, its latest message, and the length of its
+    /// lease.
     pub fn worker_signals(&self) -> WorkerSignals {
         WorkerSignals {
             suspend: self.suspend,
             cancel: self.cancel_requested_at.is_some(),
+            inbox: self.inbox,
             lease_ms: self.heartbeat_ms,
         }
     }

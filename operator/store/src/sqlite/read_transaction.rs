@@ -12,12 +12,12 @@ use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::writer::{Durability, Writer};
-use super::{anchors, branch};
+use super::{anchors, branch, messages};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reads::{CallRow, encoded_boundary, stored_batch, stored_record};
+use crate::reads::{CallRow, MessageRow, encoded_boundary, stored_batch, stored_record};
 use crate::statements::{audit_columns, boundary_columns, record_change_columns, record_columns};
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
@@ -25,9 +25,9 @@ use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot,
+    StoredCall, StoredMessage, StoredRecord, StoredSnapshot,
 };
-use dalsegno_model::{AuditRow, Error, ReadTransaction, Result, RunId};
+use dalsegno_model::{AuditRow, Error, MessageQuery, ReadTransaction, Result, RunId};
 
 static RUNS: LazyLock<String> = LazyLock::new(|| {
     let run = RunRow::columns_of("runs");
@@ -231,6 +231,15 @@ impl ReadTransaction for SqliteReadTransaction {
         let operation = "reading the calls";
         let rows = self.read(operation, move |conn, _| Box::pin(calls(conn, run, after))).await?;
         self.decode(run, rows, CallRow::stored).await.map_err(|fault| fault.with_context(operation))
+    }
+
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>> {
+        let operation = "reading the messages";
+        let (limit, bytes) = (PAGE_ROWS as u32, PAGE_BYTES as usize);
+        let query = MessageQuery { after, unread_only: false, limit, bytes };
+        let (rows, _) =
+            self.read(operation, move |conn, _| Box::pin(messages::read(conn, run, query))).await?;
+        self.decode(run, rows, MessageRow::stored).await.map_err(|fault| fault.with_context(operation))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 
 use super::Rows;
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
+use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, MessageRow, RunRow, RunRows};
 use dalsegno_format::audit::AuditHeader;
 use dalsegno_model::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord, Template};
 
@@ -28,8 +28,11 @@ pub(crate) struct WriteSet {
     /// The id of a call, and its columns.
     pub call_columns: Option<(String, Vec<Assignment>)>,
     /// Undoes the boundaries of the live branch after this one, and those with its turn and boundary under another
-    /// epoch. Hides the records and batches of records that came after it.
+    /// epoch. Hides the records and batches of records that came after it, and gives back the messages that these
+    /// boundaries have taken.
     pub undo_after: Option<BoundaryId>,
+    /// A new message.
+    pub message: Option<Box<MessageRow>>,
     /// A template to insert, unless it exists.
     pub template: Option<Template>,
     /// New rows of the audit, in order.
@@ -180,6 +183,11 @@ impl Change {
     /// Changes a call.
     pub fn set_call(&mut self, before: &CallRow, after: &CallRow) {
         self.write.call_columns = Some((after.id.clone(), after.changes(before)));
+    }
+
+    /// Inserts a message.
+    pub fn insert_message(&mut self, message: MessageRow) {
+        self.write.message = Some(Box::new(message));
     }
 
     /// Inserts a template, unless it exists.

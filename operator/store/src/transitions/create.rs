@@ -224,5 +224,8 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         own_open_calls: 0,
         rewinds: 0,
         park_id: None,
+        inbox: 0,
+        unread: 0,
+        unread_bytes: 0,
     }
 }
