@@ -303,6 +303,7 @@ fn commit_outcome(committed: &Committed) -> &'static str {
         Committed::Finished => "finished",
         Committed::UnsettledCalls | Committed::OpenCalls => "unsettled-calls",
         Committed::TooLarge | Committed::CallsTooLarge => "too-large",
+        Committed::NoSuchMessage { .. } => "invalid",
         Committed::NotFound => "not-found",
     }
 }

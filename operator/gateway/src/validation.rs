@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::NewFinish;
 use dalsegno_protocol::{
     Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Payload,
-    PlannedCall, RecordOp, Usage, nesting, printable,
+    PlannedCall, RawValue, RecordOp, Usage, nesting, printable,
 };
 
 use crate::response::ApiProblem;
@@ -25,11 +25,45 @@ pub(crate) fn check_commit(request: &CommitRequest, boundary: Boundary) -> Check
     }
     check_planned_calls(&request.calls, boundary)?;
     check_records(&request.records)?;
+    check_inbox(&request.inbox)?;
     check_usage(&request.usage)?;
     if let Some(trigger) = &request.trigger {
         TextField { label: "`trigger`", text: trigger }.check_short()?;
     }
     Ok(())
+}
+
+/// Checks the positions of the messages that a boundary takes.
+fn check_inbox(positions: &[i64]) -> Checked {
+    let mut seen = BTreeSet::new();
+    for position in positions {
+        if *position < 1 {
+            return invalid(format!("`inbox` names {position}; positions of messages are 1, 2, 3 …"));
+        }
+        if !seen.insert(position) {
+            return invalid(format!("`inbox` names {position} twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks a message.
+pub(crate) fn check_message(id: &str, topic: Option<&str>, value: &RawValue) -> Checked {
+    TextField { label: "`id`", text: id }.check_name()?;
+    if let Some(topic) = topic {
+        TextField { label: "`topic`", text: topic }.check_name()?;
+    }
+    let bytes = value.get().len();
+    if bytes <= Limits::MESSAGE_BYTES {
+        return Ok(());
+    }
+    Err(ApiProblem::new(
+        Code::TooLarge,
+        format!(
+            "the message's `value` has {bytes} bytes, the limit is {}; store it elsewhere and send a reference to it",
+            Limits::MESSAGE_BYTES
+        ),
+    ))
 }
 
 /// Checks a claim.

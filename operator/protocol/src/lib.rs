@@ -6,6 +6,7 @@
 //!
 //! Payloads (state, events, records, arguments, results) are [`RawValue`]s: they are stored as the text that was sent.
 
+mod audit;
 mod boundary;
 pub mod bounded;
 mod calls;
@@ -19,6 +20,7 @@ mod problem;
 mod records;
 mod text;
 
+pub use audit::*;
 pub use boundary::*;
 pub use calls::*;
 pub use checkpoint::*;

@@ -104,6 +104,7 @@ impl Builder {
         signals.update(Flags {
             suspend: attached.suspend,
             cancel: attached.cancel,
+            inbox: attached.inbox,
             lease_seconds: attached.lease_seconds,
         });
         let client = Arc::new(client);

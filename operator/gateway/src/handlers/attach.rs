@@ -144,6 +144,7 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         lease_seconds: whole_seconds(record.deadlines.heartbeat_ms),
         suspend: record.suspend.is_some(),
         cancel: record.cancel.is_some(),
+        inbox: record.inbox.position,
     })
 }
 

@@ -8,20 +8,19 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, PutRevision, RecordIdentity,
-    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SendMessage, SetDeadlines, SetRetention, Suspend,
-    Transition as _,
+    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SendMessage, SetDeadlines, SetRetention,
+    Suspend, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
-    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor,
-    NewMessage, NewRun,
-    NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, Sent, RunId, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted,
-    Template, Worker, Written,
+    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption,
+    NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, Operator, Park, Parked, PodRecord, PollSince,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, SNAPSHOT_DUE,
+    Sent, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]

@@ -9,8 +9,8 @@ use super::{AttemptRow, Column, Columns, Prefixed, RunRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, InboxRow, LookUp, Outage, RunRecord,
-    SignalRow,
+    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, InboxRow, LookUp, Outage,
+    RunRecord, SignalRow,
 };
 
 /// Attempts in a record: the current one and those before it.

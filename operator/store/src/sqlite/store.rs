@@ -18,12 +18,11 @@ use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
     Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
-    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor,
-    NewMessage, NewRun,
-    NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, Sent, RunId, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
-    Written,
+    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption,
+    NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, Operator, Park, Parked, PodRecord, PollSince,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Sent, Settle,
+    Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]

@@ -11,7 +11,8 @@ use super::read::run_rows;
 use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use crate::db_error::DbResult;
 use crate::reads::{
-    AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, MessageRef, MessageRow, RunRow, TakenSince,
+    AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, MessageRef, MessageRow, RunRow,
+    TakenSince,
 };
 use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};

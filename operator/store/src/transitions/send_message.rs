@@ -33,8 +33,7 @@ impl SendMessage {
         let NewMessage { run: _, id, topic, value, author } = message;
         let (id, topic, author) = (text(id), topic.as_deref().map(text), text(author));
         let context = AadContext::Message(&id, topic.as_deref(), &author);
-        let encoded =
-            if cipher.is_shredded() { None } else { encode_payload(Some(value), context, cipher)? };
+        let encoded = if cipher.is_shredded() { None } else { encode_payload(Some(value), context, cipher)? };
         let content =
             MessageContent { id: &id, topic: topic.as_deref(), author: &author, value: value.get() };
         let plain = content.digest();
