@@ -16,7 +16,8 @@ fn a_run_sleeps_without_a_process_and_is_not_charged() {
     let began = Instant::now();
     dev.wait_for("woke elapsed in attempt 2");
     assert!(began.elapsed() > nap - Duration::from_millis(500), "{:?}", began.elapsed());
-    let ended = dev.end().expect_output(0, &["attempt 1 ended after turn 1: ", "attempt 2 resumes at turn 2"]);
+    let ended =
+        dev.end().expect_output(0, &["attempt 1 ended after turn 1: ", "attempt 2 resumes at turn 2"]);
     assert_eq!(ended.turns(), [1, 2, 3]);
     let run = context.rows().remove(0);
     let end = run.past[0].end.as_ref().unwrap();

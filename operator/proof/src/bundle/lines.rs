@@ -15,6 +15,7 @@ pub enum Line {
     Boundary(Box<BoundaryLine>),
     Call(Box<CallLine>),
     Wait(Box<WaitLine>),
+    Message(Box<MessageLine>),
     Audit(AuditLine),
     End(EndLine),
 }
@@ -155,6 +156,26 @@ pub struct WaitLine {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MessageLine {
+    pub position: i64,
+    pub id: String,
+    pub topic: Option<String>,
+    pub value: Option<String>,
+    pub author: String,
+    pub at: i64,
+    /// The boundary that has taken it.
+    pub taken_by: Option<BoundaryIdLine>,
+    pub digest: Hash,
+    /// Its digest cannot be computed any more, because the run's data key was deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shredded: bool,
+    /// The key of its digest, if the run has a data key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_key: Option<Bytes<32>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditLine {
     pub seq: i64,
     pub at: i64,
@@ -174,6 +195,9 @@ pub struct EndLine {
     /// Absent before version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<i64>,
+    /// Absent before version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<i64>,
     pub audit: i64,
     pub sha256: Hash,
     pub signature: Bytes<64>,

@@ -7,7 +7,7 @@ use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, HeadRef, LeafKey, ReadTransaction, RecordKey, RunHead, RunLeafKey,
-    StoredBatch, StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
+    StoredBatch, StoredBoundary, StoredCall, StoredMessage, StoredRecord, StoredSnapshot,
 };
 use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, Result, RunId};
 use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
@@ -304,6 +304,10 @@ impl ReadTransaction for Rows {
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
         let rest = self.calls.iter().filter(|(of, call)| *of == run && Some(call.key()) > after);
         Ok(rest.take(PAGE).map(|(_, call)| call.clone()).collect())
+    }
+
+    async fn messages(&mut self, _: RunId, _: i64) -> Result<Vec<StoredMessage>> {
+        Ok(Vec::new())
     }
 
     /// One batch per boundary, with no changes.
