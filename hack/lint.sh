@@ -118,7 +118,7 @@ scripts() {
 
 python_syntax() {
     local file
-    for file in sdk/python/src/dalsegno/*.py deploy/examples/python-agent/*.py; do
+    for file in sdk/python/src/dalsegno/*.py deploy/examples/{python-agent,approval}/*.py; do
         python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$file" || return 1
     done
 }
