@@ -16,7 +16,8 @@ pub use user::{
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{
-    AnchorSinkKind, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome, VerifyTarget,
+    AnchorSinkKind, ExpectedPolicies, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome,
+    VerifyTarget,
 };
 
 /// Makes an AI agent's run outlive its pods.
