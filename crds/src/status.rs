@@ -113,7 +113,8 @@ pub struct SuspendStatus {
     #[schemars(schema_with = "schema::time")]
     pub since: Option<Time>,
 
-    /// The client that wrote `spec.operatingMode`, as the API server's managed fields name it.
+    /// The user who wrote `spec.operatingMode`, if a stamp proves it; or else the client, as the API server's managed fields
+    /// name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub by: Option<String>,

@@ -16,6 +16,7 @@
 //! function that waits also fails when its limit passes. Only other errors are documented at the function.
 
 pub mod agent;
+pub mod approval;
 pub mod audit;
 pub mod cluster;
 pub mod flood;

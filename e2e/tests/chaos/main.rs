@@ -1,5 +1,6 @@
 //! Tests that break the cluster or Dal Segno itself. They run one after the other (`--test-threads=1`).
 
+mod approvals;
 mod corruption;
 mod fleet;
 mod healthy;

@@ -2,6 +2,7 @@
 
 mod anchors;
 mod api_writes;
+mod approvals;
 mod authors;
 mod blocked_starts;
 mod calls;

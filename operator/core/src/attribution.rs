@@ -1,10 +1,15 @@
-//! Who requested a change of a run, and why, as far as its AgentRun shows: the field manager of the changed field, and an
-//! annotation with the reason.
+//! Who requested a change of a run, and why, as far as its AgentRun shows: the stamp of the user, the field manager of the
+//! changed field, and an annotation with the reason.
+//!
+//! A stamp names the generation of its change. It proves something only if the operator has not seen that generation
+//! before: an old stamp may be kept while somebody else changes the field.
 
 use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::RequestedBy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
 use serde_json::json;
+
+use crate::approvals::four_eyes::parse;
 
 /// Longest reason that is recorded, in characters.
 pub const MAX_REASON_CHARS: usize = 512;
@@ -30,30 +35,60 @@ impl Request {
         }
     }
 
+    /// The annotation that says which user changed the field.
+    fn stamp(self) -> Option<&'static str> {
+        match self {
+            Self::OperatingMode => Some(names::ANNOTATION_OPERATING_MODE_BY),
+            Self::Reset => Some(names::ANNOTATION_RESET_GENERATION_BY),
+            Self::Deletion => None,
+        }
+    }
+
     fn is_managed_by(self, entry: &ManagedFieldsEntry) -> bool {
         let fields = entry.fields_v1.as_ref().map(|it| &it.0);
         self.field().is_some_and(|field| fields.is_some_and(|it| it.pointer(field).is_some()))
     }
 }
 
-/// Who made the request, and why. If several managers own the field, the one that wrote last.
-pub fn of(run: &ObjectMeta, request: Request) -> RequestedBy {
+/// Who made the request, and why. If several managers own the field, the one that wrote last. `observed`: the last generation
+/// that the operator has seen.
+pub fn of(run: &ObjectMeta, request: Request, observed: Option<i64>) -> RequestedBy {
     let fields = run.managed_fields.as_deref().unwrap_or_default();
     let managers = fields.iter().filter(|entry| request.is_managed_by(entry));
     let last = managers.max_by_key(|entry| entry.time.as_ref().map(|time| time.0));
     let reason = run.annotations.as_ref().and_then(|it| it.get(names::ANNOTATION_REASON)).map(|it| it.trim());
     RequestedBy {
         manager: last.and_then(|entry| entry.manager.clone()),
+        user: user_of(run, request, observed),
         reason: reason.filter(|it| !it.is_empty()).map(|it| it.chars().take(MAX_REASON_CHARS).collect()),
     }
+}
+
+/// The user who made the request, if a stamp proves it. A field that was set on creation has the creator.
+fn user_of(run: &ObjectMeta, request: Request, observed: Option<i64>) -> Option<String> {
+    let annotation = |name: &str| run.annotations.as_ref()?.get(name).map(String::as_str);
+    let stamp = request.stamp()?;
+    match annotation(stamp).and_then(parse) {
+        Some((generation, user)) => {
+            let is_new = observed.is_none_or(|observed| generation > observed);
+            (is_new && Some(generation) <= run.generation).then(|| user.to_owned())
+        }
+        None if run.generation == Some(1) => annotation(names::ANNOTATION_CREATED_BY).map(str::to_owned),
+        None => None,
+    }
+}
+
+/// The last generation that the operator has seen of this run.
+pub fn observed(run: &AgentRun) -> Option<i64> {
+    run.status.as_ref()?.observed_generation
 }
 
 /// Who lifted the suspend of this run, and why. The reason of the suspend may still be there, and is no reason to lift it.
 pub fn of_resume(run: &AgentRun) -> RequestedBy {
     let suspend = run.status.as_ref().and_then(|it| it.suspend.as_ref());
     let why_suspended = suspend.and_then(|it| it.reason.as_deref());
-    let RequestedBy { manager, reason } = of(&run.metadata, Request::OperatingMode);
-    RequestedBy { manager, reason: reason.filter(|it| why_suspended != Some(it)) }
+    let by = of(&run.metadata, Request::OperatingMode, observed(run));
+    RequestedBy { reason: by.reason.filter(|it| why_suspended != Some(it)), ..by }
 }
 
 /// Reduces the managed fields of an AgentRun to those that [`of`] reads. Managed fields are long, and of thousands of runs
@@ -108,7 +143,7 @@ mod tests {
         let mut run = run(" wrong input ");
         for _ in 0..2 {
             let requests = [Request::OperatingMode, Request::Reset, Request::Deletion]
-                .map(|request| of(&run.metadata, request));
+                .map(|request| of(&run.metadata, request, None));
             assert_eq!(requests.clone().map(|it| it.reason.unwrap_or_default()), ["wrong input"; 3]);
             let managers = requests.map(|it| it.manager.unwrap_or_default());
             assert_eq!(managers, ["kubectl-edit", "k9s", ""]);
@@ -128,7 +163,7 @@ mod tests {
         let suspend =
             SuspendStatus { reason: Some("the model is too expensive".into()), ..Default::default() };
         run.status.get_or_insert_default().suspend = Some(suspend);
-        assert_eq!(of_resume(&run), RequestedBy { manager: Some("kubectl-edit".into()), reason: None });
+        assert_eq!(of_resume(&run), RequestedBy { manager: Some("kubectl-edit".into()), ..RequestedBy::default() });
         let reason = "the price fell".to_owned();
         run.metadata.annotations = Some([(names::ANNOTATION_REASON.into(), reason.clone())].into());
         assert_eq!(of_resume(&run).reason, Some(reason));
@@ -137,11 +172,39 @@ mod tests {
     #[test]
     fn a_request_without_a_manager_or_a_reason_has_no_attribution() {
         assert_eq!(
-            of(&AgentRun::new("nightly", Default::default()).metadata, Request::OperatingMode),
+            of(&AgentRun::new("nightly", Default::default()).metadata, Request::OperatingMode, None),
             RequestedBy::default()
         );
-        assert_eq!(of(&run("  ").metadata, Request::Deletion), RequestedBy::default());
-        let long = of(&run(&"é".repeat(600)).metadata, Request::Deletion).reason.unwrap_or_default();
+        assert_eq!(of(&run("  ").metadata, Request::Deletion, None), RequestedBy::default());
+        let long = of(&run(&"é".repeat(600)).metadata, Request::Deletion, None).reason.unwrap_or_default();
         assert_eq!(long.chars().count(), MAX_REASON_CHARS);
+    }
+
+    #[test]
+    fn a_stamp_proves_the_user_of_a_generation_that_was_not_seen_before() {
+        let mut run = run("enough");
+        run.metadata.generation = Some(5);
+        let mut user = |stamp: &str, observed: Option<i64>| {
+            let annotations = run.metadata.annotations.get_or_insert_default();
+            annotations.insert(names::ANNOTATION_OPERATING_MODE_BY.into(), stamp.into());
+            of(&run.metadata, Request::OperatingMode, observed).user
+        };
+        assert_eq!(user("5 alice", Some(4)).as_deref(), Some("alice"));
+        assert_eq!(user("5 alice", None).as_deref(), Some("alice"));
+        assert_eq!(user("4 alice", Some(4)), None, "an old stamp was kept");
+        assert_eq!(user("6 alice", Some(4)), None, "there is no such generation");
+        assert_eq!([user("alice", Some(4)), user("5 ", Some(4)), user("", None)], [None, None, None]);
+        assert_eq!(of(&run.metadata, Request::Reset, Some(4)).user, None, "each field has its own stamp");
+    }
+
+    #[test]
+    fn what_was_set_on_creation_was_set_by_the_creator() {
+        let mut run = run("enough");
+        run.metadata.generation = Some(1);
+        let annotations = run.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::ANNOTATION_CREATED_BY.into(), "alice".into());
+        assert_eq!(of(&run.metadata, Request::OperatingMode, None).user.as_deref(), Some("alice"));
+        run.metadata.generation = Some(2);
+        assert_eq!(of(&run.metadata, Request::OperatingMode, None).user, None);
     }
 }

@@ -197,6 +197,12 @@ impl PayloadCipher {
         Some(DigestKey(sign(&key.boundaries, &boundary_id.0)))
     }
 
+    /// How the digests of the request and the answer of a wait are computed. `epoch`: the one it was opened under.
+    pub fn wait_digests(&self, id: &str, epoch: i64) -> CallDigests {
+        // No call has an id with a slash, so that no call has this key.
+        self.call_digests(&format!("wait/{id}/{epoch}"))
+    }
+
     /// How the digests of the call with this id are computed.
     pub fn call_digests(&self, id: &str) -> CallDigests {
         match &self.0 {

@@ -119,6 +119,8 @@ pub struct BudgetReset {
 pub struct RequestedBy {
     /// The field manager of the client that wrote the request.
     pub manager: Option<String>,
+    /// The user who wrote the request, if a stamp proves it.
+    pub user: Option<String>,
     /// The reason that was written with the request.
     pub reason: Option<String>,
 }
@@ -126,7 +128,10 @@ pub struct RequestedBy {
 impl RequestedBy {
     /// Adds what is known to the detail of an audit row.
     pub fn in_detail(self, mut detail: serde_json::Value) -> serde_json::Value {
-        for (name, known) in [("manager", self.manager), ("reason", self.reason)] {
+        if self.manager.is_some() && self.user.is_none() {
+            detail["proven"] = false.into();
+        }
+        for (name, known) in [("manager", self.manager), ("user", self.user), ("reason", self.reason)] {
             if let Some(known) = known {
                 detail[name] = known.into();
             }

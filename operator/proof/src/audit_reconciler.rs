@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
-use dalsegno_model::read_transaction::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot};
+use dalsegno_model::read_transaction::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot, StoredWait};
 use dalsegno_model::{AuditRow, BoundaryId, PayloadLoss, ReadTransaction, Result, RunId};
 
 use super::audit_claims::{AuditClaims, UndoneBoundary};
@@ -11,6 +11,7 @@ use super::calls::Calls;
 use super::problem::Problem;
 use super::records::Records;
 use super::retention::Retention;
+use super::waits::Waits;
 
 /// Everything that is known about a run, added in any order.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +19,7 @@ pub(super) struct AuditReconciler {
     claims: AuditClaims,
     undone: BTreeSet<UndoneBoundary>,
     calls: Calls,
+    waits: Waits,
     retention: Retention,
     records: Records,
     is_shredding_audited: bool,
@@ -29,6 +31,7 @@ impl AuditReconciler {
     pub fn add_audit_row(&mut self, row: &AuditRow) {
         self.claims.add_row(row);
         self.calls.add_audit_row(row);
+        self.waits.add_audit_row(row);
         self.retention.add_audit_row(row);
         self.is_shredding_audited |= row.kind == kind::SHREDDED;
     }
@@ -50,6 +53,11 @@ impl AuditReconciler {
         self.calls.add_call(call);
     }
 
+    /// Adds a wait of the run.
+    pub fn add_wait(&mut self, wait: &StoredWait) {
+        self.waits.add_wait(wait);
+    }
+
     /// Whether payloads were shredded.
     pub fn is_shredded(&self) -> bool {
         self.first_shredded.is_some()
@@ -68,6 +76,11 @@ impl AuditReconciler {
         // For a shredded run this is already reported for its boundaries.
         let lost = self.calls.lost_digests(run).filter(|_| !self.is_shredded());
         lost.into_iter().chain(self.calls.end(run))
+    }
+
+    /// To be called after the last wait and audit row.
+    pub fn end_waits(&self, run: RunId) -> impl Iterator<Item = Problem> {
+        self.waits.end(run)
     }
 
     /// To be called after the last audit row: checks the run's own row except for its outcome, which a bundle does
@@ -103,6 +116,14 @@ impl AuditReconciler {
             page.iter().for_each(|call| self.add_call(call));
         }
         check.problems.extend(self.end_calls(run));
+        let mut after = None;
+        loop {
+            let page = reading.waits(run, after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.key());
+            page.iter().for_each(|wait| self.add_wait(wait));
+        }
+        check.problems.extend(self.end_waits(run));
         for snapshot in reading.snapshots(run).await? {
             check.snapshots += 1;
             self.retention.add_snapshot(&snapshot);

@@ -25,6 +25,7 @@ mod run;
 mod signing;
 mod sorted_rows;
 pub mod verify;
+mod waits;
 
 pub use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor};
 

@@ -26,8 +26,8 @@ pub async fn read_audit(store: &dyn Store, run: RunId) -> anyhow::Result<Vec<Aud
 pub struct Explanation {
     /// When.
     pub at: Timestamp,
-    /// Who: the operator, the worker or a person. If the operator carried out a request, also the field manager of the
-    /// client that wrote it.
+    /// Who: the operator, the worker or a person. If the operator carried out a request, also the user who wrote it,
+    /// or the field manager of the client if the user is not proven.
     pub actor: String,
     /// The call, if the row is about one.
     pub call: Option<String>,
@@ -40,8 +40,8 @@ impl Explanation {
     pub fn of(row: &AuditRow) -> Self {
         let detail: Value = serde_json::from_str(&row.detail).unwrap_or_default();
         let word = |name: &str| detail[name].as_str().filter(|word| !word.is_empty()).map(str::to_owned);
-        let actor = match word("manager") {
-            Some(manager) => format!("{} for {manager}", row.actor),
+        let actor = match word("user").or_else(|| word("manager")) {
+            Some(by) => format!("{} for {by}", row.actor),
             None => row.actor.clone(),
         };
         // A message may repeat what a reason says; it only stands alone.

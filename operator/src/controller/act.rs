@@ -134,11 +134,11 @@ pub async fn perform(
             recorded(store.record_identity(id, attempt, &identity).await, "recording the image")
         }
         Effect::RequestCancel(id) => {
-            let by = attribution::of(&run.metadata, Request::OperatingMode);
+            let by = attribution::of(&run.metadata, Request::OperatingMode, attribution::observed(run));
             updated(store.request_cancel(id, &by).await, "requesting the cancel")
         }
         Effect::Suspend(id) => {
-            let by = attribution::of(&run.metadata, Request::OperatingMode);
+            let by = attribution::of(&run.metadata, Request::OperatingMode, attribution::observed(run));
             updated(store.suspend(id, &by).await, "suspending the run")
         }
         Effect::Resume(id) => {
@@ -152,7 +152,7 @@ pub async fn perform(
         }
         Effect::ResetBudget { run: id, observed, to } => {
             let reset =
-                BudgetReset { observed, to, requested_by: attribution::of(&run.metadata, Request::Reset) };
+                BudgetReset { observed, to, requested_by: attribution::of(&run.metadata, Request::Reset, attribution::observed(run)) };
             updated(store.reset_budget(id, &reset).await, "granting a budget")
         }
         Effect::SetDeadlines(id, deadlines) => {
@@ -174,7 +174,7 @@ pub async fn perform(
         }
         Effect::MarkDeleted => {
             let uid = run.uid().ok_or(Error::MissingMetadata("UID"))?;
-            let by = attribution::of(&run.metadata, Request::Deletion);
+            let by = attribution::of(&run.metadata, Request::Deletion, None);
             store.mark_deleted(&uid, &by).await.map_err(Error::store("closing the row"))?;
             Ok(None)
         }

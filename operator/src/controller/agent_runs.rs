@@ -100,7 +100,7 @@ async fn clean_up(run: &RawRun, ctx: &Context) -> Result<()> {
     let uid = run.uid().unwrap_or_default();
     let effect = Effect::MarkDeleted.name();
     ctx.failpoint.pass("before", effect);
-    let by = attribution::of(run.meta(), Request::Deletion);
+    let by = attribution::of(run.meta(), Request::Deletion, None);
     ctx.store.mark_deleted(&uid, &by).await.map_err(Error::store("closing the row"))?;
     ctx.failpoint.pass("after", effect);
     for pod in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {

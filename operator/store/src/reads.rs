@@ -22,4 +22,4 @@ pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
 pub(crate) use record::{FoundRuns, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};
-pub(crate) use wait_row::{OpenWaitsSql, StoredWait, WaitRow, proposal};
+pub(crate) use wait_row::{OpenWaitsSql, StoredWait, WaitRow, proposal, stored_wait};

@@ -219,3 +219,16 @@ pub(crate) const RATE_LIMIT_QUEUE: &str = "SELECT ( \
      ) AS others, EXISTS ( \
          SELECT 1 FROM waits WHERE run = $1 AND kind = 'rateLimit' AND provider = $3 AND outcome = 'elapsed' \
      ) AS is_probe";
+
+/// Waits in one page: each may have a large request.
+pub(crate) const PAGE_WAITS: i64 = 8;
+
+/// SQL: a page of waits of a run with their payloads. The parameters are the run, the position after which the page begins,
+/// and the number of waits.
+pub(crate) static STORED_WAITS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {}, waits.request FROM waits WHERE run = $1 AND (ordinal, id, epoch) > ($2, $3, $4) \
+         ORDER BY ordinal, id, epoch LIMIT $5",
+        StoredWait::columns_of("waits")
+    )
+});

@@ -202,8 +202,11 @@ fn text(text: &str) -> String {
 
 /// Adds to the detail of an audit row who requested the change, and why, as far as known.
 fn with_attribution(requested_by: &RequestedBy, mut detail: serde_json::Value) -> serde_json::Value {
-    let RequestedBy { manager, reason } = requested_by;
-    for (name, known) in [("manager", manager), ("reason", reason)] {
+    let RequestedBy { manager, user, reason } = requested_by;
+    if manager.is_some() && user.is_none() {
+        detail["proven"] = false.into();
+    }
+    for (name, known) in [("manager", manager), ("user", user), ("reason", reason)] {
         if let Some(known) = known {
             detail[name] = text(known).into();
         }

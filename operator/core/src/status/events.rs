@@ -194,7 +194,7 @@ impl Change<'_> {
     fn suspended(&self, attempt: i32) -> Option<EventSpec> {
         self.became_true(ConditionType::Suspended)?;
         let log = "the run is suspended and has no pod".to_owned();
-        let by = self.new.suspend.clone().map(|it| RequestedBy { manager: it.by, reason: it.reason });
+        let by = self.new.suspend.clone().map(|it| RequestedBy { manager: it.by, user: None, reason: it.reason });
         let note = log.clone() + &attributed("suspended", by.unwrap_or_default());
         let reason = EventReason::Suspended.as_str();
         Some(EventSpec { log, ..event(EventLevel::Normal, reason, format!("Suspend{attempt}"), note) })
@@ -228,15 +228,15 @@ impl Change<'_> {
     /// Who cancelled the run, and why, as far as the AgentRun shows.
     fn cancelled(&self, message: &str) -> String {
         let message = if message.is_empty() { "the run was cancelled" } else { message };
-        let by = attribution::of(&self.run.metadata, Request::OperatingMode);
+        let by = attribution::of(&self.run.metadata, Request::OperatingMode, attribution::observed(self.run));
         message.to_owned() + &attributed("cancelled", by)
     }
 }
 
 /// The end of a sentence: who did this, and why, as far as it is known.
 fn attributed(done: &str, by: RequestedBy) -> String {
-    let RequestedBy { manager, reason } = by;
-    let manager = manager.map_or_else(String::new, |it| format!("; {done} by {it}"));
+    let RequestedBy { manager, user, reason } = by;
+    let manager = user.or(manager).map_or_else(String::new, |it| format!("; {done} by {it}"));
     let reason = reason.map_or_else(String::new, |it| format!("; reason: {it}"));
     manager + &reason
 }

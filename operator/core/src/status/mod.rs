@@ -47,7 +47,8 @@ fn suspend(run: &AgentRun, row: &RunRecord) -> Option<SuspendStatus> {
     let since = Some(mirror::time(current_suspend(row)?.requested_at));
     let old = run.status.as_ref().and_then(|it| it.suspend.as_ref()).filter(|it| it.since == since);
     Some(old.cloned().unwrap_or_else(|| {
-        let RequestedBy { manager, reason } = attribution::of(&run.metadata, Request::OperatingMode);
-        SuspendStatus { since, by: manager, reason }
+        let RequestedBy { manager, user, reason } =
+            attribution::of(&run.metadata, Request::OperatingMode, attribution::observed(run));
+        SuspendStatus { since, by: user.or(manager), reason }
     }))
 }

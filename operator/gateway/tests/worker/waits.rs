@@ -210,7 +210,7 @@ async fn all_pollers_of_a_gateway_share_one_query_in_a_second() {
     ctx.open("pay", approval()).await;
     let mut runs = vec![(ctx.run, INSTANCE.to_owned())];
     for number in 0..9 {
-        let other = ctx.other_run("shop", &format!("{number}{}", &SECOND[1..])).await;
+        let other = ctx.other_run(&format!("team-{number}"), &format!("{number}{}", &SECOND[1..])).await;
         runs.push((other.run, format!("{number}{}", &SECOND[1..])));
     }
     let gateway: Gateway = ctx.gateway.clone();

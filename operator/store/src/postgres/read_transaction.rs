@@ -20,8 +20,8 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reads::{CallRow, RunRow, encoded_boundary, stored_batch, stored_record};
-use crate::statements::{
+use crate::reads::{CallRow, RunRow, encoded_boundary, stored_batch, stored_record, stored_wait};
+use crate::statements::{PAGE_WAITS, STORED_WAITS, 
     anchor_columns, audit_columns, boundary_columns, leaf_columns, record_change_columns, record_columns,
 };
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
@@ -30,7 +30,7 @@ use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot,
+    StoredCall, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 
@@ -298,6 +298,14 @@ impl ReadTransaction for PgReadTransaction {
         };
         let read = |row: &_, cipher: &_| CallRow::read(row)?.stored(cipher);
         self.list_with_cipher(query, run, read).await.map_err(|fault| fault.with_context("reading the calls"))
+    }
+
+    async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>> {
+        let WaitKey { ordinal, id, epoch } =
+            after.unwrap_or(WaitKey { ordinal: i64::MIN, id: String::new(), epoch: i64::MIN });
+        let query = sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
+        let page = self.list_with_cipher(query.bind(PAGE_WAITS), run, stored_wait).await;
+        page.map_err(|fault| fault.with_context("reading the waits"))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {

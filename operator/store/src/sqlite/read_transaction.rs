@@ -17,15 +17,15 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reads::{CallRow, encoded_boundary, stored_batch, stored_record};
-use crate::statements::{audit_columns, boundary_columns, record_change_columns, record_columns};
+use crate::reads::{CallRow, encoded_boundary, stored_batch, stored_record, stored_wait};
+use crate::statements::{PAGE_WAITS, STORED_WAITS, audit_columns, boundary_columns, record_change_columns, record_columns};
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot,
+    StoredCall, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
 };
 use dalsegno_model::{AuditRow, Error, ReadTransaction, Result, RunId};
 
@@ -233,6 +233,12 @@ impl ReadTransaction for SqliteReadTransaction {
         self.decode(run, rows, CallRow::stored).await.map_err(|fault| fault.with_context(operation))
     }
 
+    async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>> {
+        let operation = "reading the waits";
+        let rows = self.read(operation, move |conn, _| Box::pin(waits(conn, run, after))).await?;
+        self.decode(run, rows, stored_wait).await.map_err(|fault| fault.with_context(operation))
+    }
+
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let operation = "reading the batches of records";
         let rows = self.read(operation, move |conn, _| Box::pin(record_changes(conn, run, after))).await?;
@@ -299,6 +305,13 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) 
     };
     let rows = query.fetch_all(conn).await?;
     rows.iter().map(CallRow::read).collect()
+}
+
+async fn waits(conn: &mut SqliteConnection, run: RunId, after: Option<WaitKey>) -> DbResult<Vec<SqliteRow>> {
+    let WaitKey { ordinal, id, epoch } =
+        after.unwrap_or(WaitKey { ordinal: i64::MIN, id: String::new(), epoch: i64::MIN });
+    let query = sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
+    Ok(query.bind(PAGE_WAITS).fetch_all(conn).await?)
 }
 
 async fn record_changes(conn: &mut SqliteConnection, run: RunId, after: i64) -> DbResult<Vec<SqliteRow>> {

@@ -9,7 +9,7 @@ use super::worker::has_capability;
 use super::{Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, WaitsQuery, text};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{BoundaryColumn, EnumText, Hash, RunRow, StoredWait, WaitRow};
-use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
+use dalsegno_format::seal::{AadContext, BodyDigest, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::{codec, header};
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Digest, OpenWaitRequest, Result, RunId, WaitAsks, WaitOpened};
@@ -33,6 +33,8 @@ pub(crate) struct OpenWait {
     asks: WaitAsks,
     deadline_ms: Option<i64>,
     on_timeout: OnTimeout,
+    /// The body as it came.
+    body: String,
     /// The request, encoded. It is sealed in the transition, since its place has the epoch.
     request: Vec<u8>,
     cipher: PayloadCipher,
@@ -56,6 +58,7 @@ impl OpenWait {
             digest: cipher.body(digest),
             bytes: body.get().len() as i64,
             request: codec::encode(stored_request(asks, body.get()).as_bytes()),
+            body: body.get().to_owned(),
             asks: asks.clone(),
             deadline_ms,
             on_timeout,
@@ -171,9 +174,10 @@ impl Transition for OpenWait {
         }
         let row = self.row(change.row(), change.now(), queue);
         let request = self.cipher.seal(AadContext::WaitRequest(&row.id, row.epoch), self.request.clone())?;
+        let request_digest = self.cipher.wait_digests(&row.id, row.epoch).render(&self.body);
         let mut detail = json!({
             "wait": row.id, "epoch": row.epoch, "kind": row.kind.0, "turn": row.turn,
-            "digest": header::render(&row.digest.0), "onTimeout": row.on_timeout.0,
+            "boundary": row.boundary.0, "request": request_digest, "onTimeout": row.on_timeout.0,
         });
         for (name, at) in [("deadlineAt", row.deadline_at), ("wakeAt", row.wake_at)] {
             if let Some(at) = at {

@@ -139,6 +139,7 @@ async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
     let worker = cx.worker().await;
     let requested_by = |reason: Option<&str>| RequestedBy {
         manager: Some("kubectl-edit".into()),
+        user: None,
         reason: reason.map(str::to_owned),
     };
     let last = async || {
@@ -156,7 +157,7 @@ async fn the_requester_and_the_reason_are_recorded_if_known(cx: &TestContext) {
     assert_eq!(last().await, ("resumed".into(), json!("kubectl-edit"), None));
     cx.store.request_cancel(worker.run, &requested_by(None)).await.unwrap();
     assert_eq!(last().await, ("cancel-requested".into(), json!("kubectl-edit"), None));
-    let unknown = RequestedBy { manager: None, reason: Some("no more need\u{0}".into()) };
+    let unknown = RequestedBy { manager: None, user: None, reason: Some("no more need\u{0}".into()) };
     cx.store.mark_deleted(&worker.object_uid, &unknown).await.unwrap();
     let (kind, manager, reason) = last().await;
     assert_eq!((kind.as_str(), manager), ("deleted", json!(null)));
