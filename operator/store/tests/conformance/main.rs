@@ -23,6 +23,7 @@ mod finish;
 mod forgiven;
 mod interleavings;
 mod keep_last;
+mod many_messages;
 mod messages;
 mod namespace_usage;
 mod open_calls;
