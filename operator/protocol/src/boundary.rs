@@ -67,7 +67,7 @@ pub struct CommitRequest {
     /// unless a rewind undoes the boundary.
     #[serde(
         default,
-        deserialize_with = "bounded::list::<{ Limits::TAKEN }, _, _>",
+        deserialize_with = "bounded::list::<{ Limits::MESSAGES }, _, _>",
         skip_serializing_if = "Vec::is_empty"
     )]
     pub inbox: Vec<i64>,

@@ -40,12 +40,10 @@ impl Limits {
     /// Bytes of a message's value.
     pub const MESSAGE_BYTES: usize = 256 << 10;
     /// Messages of a run that no boundary has taken. Above it no message is accepted. A rewind gives messages back, also
-    /// above it.
+    /// above it. One boundary takes at most so many.
     pub const MESSAGES: usize = 1_000;
     /// Bytes of the values of these messages together.
     pub const INBOX_BYTES: usize = 16 << 20;
-    /// Messages that one boundary takes.
-    pub const TAKEN: usize = 1_000;
     /// Records, events or messages in one page.
     pub const PAGE: u32 = 1_000;
     /// Bytes of records, events or messages after which a page ends early.

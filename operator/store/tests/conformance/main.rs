@@ -24,6 +24,7 @@ mod forgiven;
 mod interleavings;
 mod keep_last;
 mod limits;
+mod many_messages;
 mod messages;
 mod namespace_usage;
 mod open_calls;

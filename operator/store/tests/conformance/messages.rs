@@ -24,7 +24,6 @@ on_every_engine! {
     what_was_not_taken_comes_again,
     a_rewind_gives_messages_back,
     a_page_has_a_limited_number_of_messages_and_bytes,
-    an_inbox_has_a_limited_number_of_messages,
     an_inbox_has_a_limited_number_of_bytes,
     a_run_that_is_over_takes_no_new_messages,
     an_unknown_run_has_no_inbox,
@@ -35,6 +34,7 @@ on_every_engine! {
 
 on_every_persistent_engine! {
     values_are_sealed,
+    an_inbox_has_a_limited_number_of_messages,
     a_shredded_run_has_no_values,
     an_edited_message_is_found,
 }
@@ -286,18 +286,17 @@ async fn a_page_has_a_limited_number_of_messages_and_bytes(cx: &TestContext) {
     assert_eq!(page(5, false, 9, 1).await, (vec![], None));
 }
 
+/// The run's row counts its unread messages, so it need not have as many here.
 async fn an_inbox_has_a_limited_number_of_messages(cx: &TestContext) {
     let worker = cx.worker().await;
-    for id in 1..=Limits::MESSAGES {
-        send(cx, &message(worker.run, &id.to_string())).await;
-    }
-    assert_eq!(cx.send_message(&message(worker.run, "next")).await.unwrap(), Sent::TooMany);
+    send(cx, &message(worker.run, "1")).await;
+    assert_eq!(tamper(cx, &format!("UPDATE runs SET unread = {}", Limits::MESSAGES - 1)).await, 1);
+    send(cx, &message(worker.run, "2")).await;
+    assert_eq!(cx.send_message(&message(worker.run, "3")).await.unwrap(), Sent::TooMany);
     assert_eq!(cx.send_message(&message(worker.run, "1")).await.unwrap(), Sent::Duplicate(1));
     ok(cx.commit(&taking(&worker, 1, &[1])).await.unwrap());
-    send(cx, &message(worker.run, "next")).await;
-    assert_eq!(cx.send_message(&message(worker.run, "another")).await.unwrap(), Sent::TooMany);
-    let run = cx.run_of(&worker).await;
-    assert_eq!((run.inbox.position, run.inbox.unread), (1_001, 1_000));
+    send(cx, &message(worker.run, "3")).await;
+    assert_eq!(cx.send_message(&message(worker.run, "4")).await.unwrap(), Sent::TooMany);
 }
 
 async fn an_inbox_has_a_limited_number_of_bytes(cx: &TestContext) {

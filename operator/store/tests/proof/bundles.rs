@@ -282,11 +282,11 @@ async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
     let bytes = bundle(engine.cx.begin_read().await.unwrap(), worker.run, signer).await;
     let verified = checked(&bytes, Some(key));
     assert_eq!(verified.problems, []);
-    assert_eq!((verified.boundaries, verified.events, verified.calls), (7, 6, 2));
+    assert_eq!((verified.boundaries, verified.events, verified.calls, verified.messages), (7, 6, 2, 2));
     let rows = engine.cx.audit(worker.run).await.unwrap();
     assert_eq!(verified.audit, rows.len() as i64);
     let text = String::from_utf8(bytes).unwrap();
-    assert_eq!(schema_errors(2, &text), [""; 0], "a new bundle matches the schema");
+    assert_eq!(schema_errors(3, &text), [""; 0], "a new bundle matches the schema");
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
     let reading = engine.cx.begin_read().await.unwrap();
     let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());

@@ -23,12 +23,13 @@ on_both_databases! {
 }
 
 /// The tables with a row per run, and the column of its id.
-const TABLES: [(&str, &str); 12] = [
+const TABLES: [(&str, &str); 13] = [
     ("runs", "id"),
     ("attempts", "run"),
     ("audit", "run"),
     ("boundaries", "run"),
     ("calls", "run"),
+    ("messages", "run"),
     ("snapshots", "run"),
     ("chunks", "run"),
     ("records", "run"),
