@@ -131,18 +131,12 @@ pub struct WaitLine {
     pub kind: WaitKind,
     pub state: WaitState,
     pub opened_at: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<i64>,
     pub on_timeout: OnTimeout,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposal_hash: Option<Hash>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<WaitOutcome>,
     pub request: Option<String>,
     pub answer: Option<String>,

@@ -57,3 +57,4 @@ mod suspend_deadlines;
 mod waits;
 mod waits_answered;
 mod waits_kept;
+mod waits_property;
