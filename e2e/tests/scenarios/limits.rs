@@ -19,13 +19,15 @@ async fn a_run_is_held_at_its_limit_and_goes_on_when_it_is_raised() -> Result {
     let end = status.attempt_end(1)?;
     assert_eq!((end.cause, end.class, end.charged), (Cause::LimitReached, Class::Neutral, false), "{end:?}");
     assert_eq!(status.recovery().recovery_attempts, 0);
-    consistently("no pod while the run is held", secs(6), async || ctx.audit.expect_pods(&run.name, 1..2)).await?;
+    consistently("no pod while the run is held", secs(6), async || ctx.audit.expect_pods(&run.name, 1..2))
+        .await?;
 
     let held = status.conditions.iter().find(|it| it.type_ == ConditionType::Held.as_str());
     let message = held.map(|it| it.message.clone()).unwrap_or_default();
     let raise = r#"{"spec":{"limits":{"turns":10}}}"#;
     assert!(message.contains(&format!("--type merge --patch '{raise}'")), "{message}");
-    let object = ["patch", "agentrun", &run.name, "--namespace", &ctx.namespace, "--type", "merge", "--patch", raise];
+    let object =
+        ["patch", "agentrun", &run.name, "--namespace", &ctx.namespace, "--type", "merge", "--patch", raise];
     process::kubectl(object).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(status.attempt().resumed_from_turn, Some(5));

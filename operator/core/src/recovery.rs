@@ -243,7 +243,9 @@ fn jitter(row: &RunRecord) -> u32 {
 pub(crate) fn counted_attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
     let says_nothing = |it: &Attempt| {
         let was_stopped = ended_by(it, Cause::Suspended) || ended_by(it, Cause::LimitReached);
-        (was_stopped && it.attached_at.is_none()) || ended_by(it, Cause::NoOtherNode) || ended_by(it, Cause::NameInUse)
+        (was_stopped && it.attached_at.is_none())
+            || ended_by(it, Cause::NoOtherNode)
+            || ended_by(it, Cause::NameInUse)
     };
     row.past.iter().filter(move |it| it.number > row.reset_attempt && !says_nothing(it))
 }

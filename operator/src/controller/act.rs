@@ -153,9 +153,7 @@ pub async fn perform(
         Effect::SetDeadlines(id, deadlines) => {
             updated(store.set_deadlines(id, &deadlines).await, "setting the deadlines")
         }
-        Effect::SetLimits(id, limits) => {
-            updated(store.set_limits(id, &limits).await, "setting the limits")
-        }
+        Effect::SetLimits(id, limits) => updated(store.set_limits(id, &limits).await, "setting the limits"),
         Effect::SetRetention(id, retention) => {
             updated(store.set_retention(id, &retention).await, "setting the retention")
         }

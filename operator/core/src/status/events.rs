@@ -176,7 +176,8 @@ impl Change<'_> {
         let near = self.new.limits.iter().filter(is_near).filter(|it| !was_near(it));
         near.map(|LimitStatus { limit, used, max }| {
             let limit = limit.as_str();
-            let note = format!("the run has used {used} of limits.{limit} {max}, and is held when it reaches it");
+            let note =
+                format!("the run has used {used} of limits.{limit} {max}, and is held when it reaches it");
             event(EventLevel::Warning, EventReason::LimitNear.as_str(), format!("Near{limit}{max}"), note)
         })
         .collect()

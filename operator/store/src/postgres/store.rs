@@ -8,8 +8,8 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, PutRevision, RecordIdentity,
-    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, Suspend,
-    Transition as _,
+    RecordPod, RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention,
+    Suspend, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
@@ -19,8 +19,8 @@ use dalsegno_model::{
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
     NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
     ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted,
-    Template, Worker, Written,
+    Rewound, Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes,
+    Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]

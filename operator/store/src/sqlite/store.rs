@@ -21,8 +21,8 @@ use dalsegno_model::{
     HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
     NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
     ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunLimits, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker,
-    Written,
+    Rewound, Rewrapped, RunId, RunLimits, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template,
+    Worker, Written,
 };
 
 #[async_trait]

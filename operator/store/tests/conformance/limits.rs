@@ -62,7 +62,8 @@ fn use_of(run: &RunRecord, limit: LimitName) -> LimitUse {
 }
 
 async fn usage_over_five_attempts_adds_up(cx: &TestContext) {
-    let limits = RunLimits { turns: Some(5), tokens: Some(150), cost_micro_usd: Some(50), active_ms: Some(90_000) };
+    let limits =
+        RunLimits { turns: Some(5), tokens: Some(150), cost_micro_usd: Some(50), active_ms: Some(90_000) };
     let mut worker = limited(cx, limits).await;
     for attempt in 1..=5 {
         let reached = commit(cx, &used(&worker, attempt, usage(20, 9, 9))).await;
@@ -119,17 +120,21 @@ async fn each_limit_of_usage_is_judged_by_its_own_total(cx: &TestContext) {
 
 async fn a_plan_ends_no_turn(cx: &TestContext) {
     let worker = limited(cx, RunLimits { turns: Some(2), ..NONE }).await;
-    for (boundary, is_reached) in
-        [(worker.plan(1), false), (worker.result(1), false), (worker.plan(2), false), (worker.result(2), true)]
-    {
+    for (boundary, is_reached) in [
+        (worker.plan(1), false),
+        (worker.result(1), false),
+        (worker.plan(2), false),
+        (worker.result(2), true),
+    ] {
         assert_eq!(commit(cx, &boundary).await, is_reached);
     }
 }
 
 async fn boundaries_of_many_runs_are_each_judged_by_their_own_limits(cx: &TestContext) {
-    let workers = futures::future::join_all((1..=8).map(|turns| async move {
-        limited(cx, RunLimits { turns: Some(turns % 2 + 1), ..NONE }).await
-    }))
+    let workers = futures::future::join_all(
+        (1..=8)
+            .map(|turns| async move { limited(cx, RunLimits { turns: Some(turns % 2 + 1), ..NONE }).await }),
+    )
     .await;
     let commits = workers.iter().map(|worker| async move { commit(cx, &worker.result(1)).await });
     let reached = futures::future::join_all(commits).await;

@@ -8,8 +8,8 @@ use dalsegno_protocol::{Policy, Usage};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
-    Case, Expect, Given, ago, case, check_all, crashed, expect_effect, expect_end, expect_status, neutral, pod,
-    run,
+    Case, Expect, Given, ago, case, check_all, crashed, expect_effect, expect_end, expect_status, neutral,
+    pod, run,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -28,7 +28,8 @@ fn limited(given: Given, limits: Value) -> Given {
 
 /// The run has used this much, in so many milliseconds of earlier attempts.
 fn used(mut given: Given, tokens: i64, cost_micro_usd: i64, active_ms: i64) -> Given {
-    given.row.usage = Usage { tokens_in: tokens / 2, tokens_out: tokens - tokens / 2, tool_calls: 3, cost_micro_usd };
+    given.row.usage =
+        Usage { tokens_in: tokens / 2, tokens_out: tokens - tokens / 2, tool_calls: 3, cost_micro_usd };
     given.row.active_ms = active_ms;
     given
 }
@@ -170,7 +171,11 @@ fn with_a_worker() -> Vec<Case> {
         case(
             "a worker has 30 s to exit",
             at_limit(30),
-            expect_status(Summary::Running, Reason::UnderControl).condition(Ready, "True", Reason::UnderControl),
+            expect_status(Summary::Running, Reason::UnderControl).condition(
+                Ready,
+                "True",
+                Reason::UnderControl,
+            ),
         ),
         case(
             "a worker that goes on is stopped, and not charged",
@@ -299,7 +304,9 @@ fn time_alone_changes_no_status() {
 
 #[test]
 fn one_event_says_that_a_limit_is_near() {
-    let at = |turn, max: i64| limited(run().attached(3).head(turn).heartbeat(2).pod(pod(3)), json!({ "turns": max }));
+    let at = |turn, max: i64| {
+        limited(run().attached(3).head(turn).heartbeat(2).pod(pod(3)), json!({ "turns": max }))
+    };
     let near = |given: &Given| {
         let events = given.decide().events;
         events.into_iter().filter(|it| it.reason == EventReason::LimitNear.as_str()).collect::<Vec<_>>()
