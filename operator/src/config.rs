@@ -18,8 +18,7 @@ pub use user::{
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{
-    AnchorSinkKind, ExpectedPolicies, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome,
-    VerifyTarget,
+    AnchorSinkKind, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome, VerifyTarget,
 };
 
 /// Makes an AI agent's run outlive its pods.
