@@ -15,7 +15,9 @@ pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
-pub use values::{AnchorSinkKind, ExpectedPolicies, Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget};
+#[cfg(test)]
+pub use values::ExpectedPolicies;
+pub use values::{AnchorSinkKind, Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget};
 
 /// Makes an AI agent's run outlive its pods.
 #[derive(Debug, Parser)]
