@@ -5,7 +5,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, Suspend, VersionPolicy};
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy};
 use crate::schema;
 use crate::template::PodTemplate;
 
@@ -106,6 +106,9 @@ pub struct RunDefaults {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<Suspend>,
 
+    /// Limits over all attempts. A run that reaches one is held until the limit is raised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<RunLimits>,
     /// Whether the approvals of the runs need four eyes. See the field of the same name in an AgentRun. Built-in: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub four_eyes: Option<bool>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agentdefinition::Agent;
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, Suspend, VersionPolicy};
+use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy};
 use crate::schema;
 use crate::status::AgentRunStatus;
 
@@ -172,6 +172,9 @@ pub struct AgentRunSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<Suspend>,
 
+    /// Limits over all attempts. A run that reaches one is held until the limit is raised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<RunLimits>,
     /// Whether the approvals of this run need four eyes: nobody may decide who created the run, last changed its agent or
     /// sent it a message, and if the creator or the author of the agent is not a proven person, as with GitOps, two people
     /// must decide. Once true, it stays true. Built-in: false.

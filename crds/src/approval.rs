@@ -52,7 +52,12 @@ use crate::schema;
         json_path = ".spec.decision.verdict",
         description = "The decision."
     ),
-    printcolumn(name = "By", type_ = "string", json_path = ".spec.decision.by", description = "Who decided."),
+    printcolumn(
+        name = "By",
+        type_ = "string",
+        json_path = ".spec.decision.by",
+        description = "Who decided."
+    ),
     printcolumn(
         name = "Deadline",
         type_ = "string",

@@ -115,6 +115,8 @@ string_enum! {
         Suspended,
         /// A person lifted the suspend of the run.
         Resumed,
+        /// At least 80 % of one of the run's limits are used.
+        LimitNear,
         /// The agent asks for a decision.
         ApprovalRequested,
         /// A person decided, and the run has the answer.

@@ -25,22 +25,22 @@ mod template;
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
 pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode};
 pub use approval::{
-    AgentApproval, AgentApprovalSpec, AgentApprovalStatus, ApprovalDecision, OnTimeout, RunRef, SecondDecision,
-    SecondVerdict, Verdict,
+    AgentApproval, AgentApprovalSpec, AgentApprovalStatus, ApprovalDecision, OnTimeout, RunRef,
+    SecondDecision, SecondVerdict, Verdict,
 };
 pub use conditions::{
-    ApprovalConditionType, Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind, condition,
-    find_condition, has_status,
+    ApprovalConditionType, Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind,
+    condition, find_condition, has_status,
 };
-pub use dalsegno_model::{Cause, UnknownVariant};
+pub use dalsegno_model::{Cause, LimitName, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
     Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, Recovery, Retention,
-    Suspend, VersionPolicy,
+    RunLimits, Suspend, VersionPolicy,
 };
 pub use reasons::{ApprovalReason, Reason};
 pub use status::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, SuspendStatus,
-    UsageStatus, WaitStatus, WaitingStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
+    SuspendStatus, UsageStatus, WaitStatus, WaitingStatus,
 };
 pub use template::PodTemplate;

@@ -169,6 +169,34 @@ pub struct Suspend {
     pub grace_seconds: Option<i32>,
 }
 
+/// Limits of a run over all its attempts. A run that reaches one is held, and goes on when the limit is raised. The
+/// operator judges them before each pod, and the store at each boundary: the boundary that reaches a limit is accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RunLimits {
+    /// Number of ended turns. Turns that a rewind has undone do not count. 0: none. Built-in: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 2_147_483_647))]
+    pub turns: Option<i64>,
+
+    /// Number of tokens, to and from models together, as the worker reports them. 0: none. Built-in: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
+    pub tokens: Option<i64>,
+
+    /// Cost in millionths of a US dollar, as the worker reports it. 0: none. Built-in: no limit.
+    #[serde(default, rename = "costMicroUSD", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
+    pub cost_micro_usd: Option<i64>,
+
+    /// Number of seconds with a worker: from the attach to the end of each attempt. The time in which the run is
+    /// suspended, waits, is held or backs off does not count. The worker is stopped 30 s after it. 0: none. Built-in: no
+    /// limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 315_360_000))]
+    pub active_seconds: Option<i64>,
+}
+
 /// How long the pods, the payloads and the AgentRun of a run are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -67,6 +67,10 @@ reasons! {
         "Find out in the tool's own records what happened, and settle the call. The run then continues without further \
          action."
     }
+    LimitReached {
+        "The run has used up one of its limits: turns, tokens, cost or active time.",
+        "Raise the limit in spec.limits. The run then goes on at the turn after its checkpoint."
+    }
     VersionBlocked {
         "Another agent version wrote the latest checkpoint, and the version policy does not allow the deployed version to \
          resume it.",

@@ -1,6 +1,6 @@
 //! Schemas that `derive(JsonSchema)` cannot generate: Kubernetes types without a schema, and arbitrary JSON.
 
-use dalsegno_model::Cause;
+use dalsegno_model::{Cause, LimitName};
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
@@ -15,6 +15,12 @@ pub(crate) fn any_json(_: &mut SchemaGenerator) -> Schema {
 pub(crate) fn cause(_: &mut SchemaGenerator) -> Schema {
     let causes: Vec<&str> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
     json_schema!({ "type": "string", "enum": causes })
+}
+
+/// The name of a limit.
+pub(crate) fn limit(_: &mut SchemaGenerator) -> Schema {
+    let limits: Vec<&str> = LimitName::ALL.iter().map(|limit| limit.as_str()).collect();
+    json_schema!({ "type": "string", "enum": limits })
 }
 
 /// A timestamp in RFC 3339 format.

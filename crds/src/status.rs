@@ -3,7 +3,7 @@
 //! The operator reads the status for two purposes only: to detect a store that knows less than the status, and to know
 //! which changes people have seen already.
 
-use dalsegno_model::Cause;
+use dalsegno_model::{Cause, LimitName};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,12 @@ pub struct AgentRunStatus {
     /// Tokens, tool calls and cost of the committed turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,
+
+    /// The limits of the run that are set, and how much of each is used. Active time is counted until the latest
+    /// checkpoint or the end of the last attempt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["limit"]))]
+    pub limits: Vec<LimitStatus>,
 
     /// The result of the run, as the agent reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -356,6 +362,23 @@ pub struct UsageStatus {
     #[serde(default, rename = "costMicroUSD")]
     #[schemars(range(min = 0))]
     pub cost_micro_usd: i64,
+}
+
+/// One limit of the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitStatus {
+    /// Name of the field in `spec.limits`.
+    #[schemars(schema_with = "schema::limit")]
+    pub limit: LimitName,
+
+    /// How much is used.
+    #[schemars(range(min = 0))]
+    pub used: i64,
+
+    /// The limit.
+    #[schemars(range(min = 0))]
+    pub max: i64,
 }
 
 /// The result of a run.

@@ -43,6 +43,23 @@ fn the_reference_lists_every_reason_and_cause() {
 }
 
 #[test]
+fn the_drawing_of_the_states_has_every_summary_and_the_table_every_arrow() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides/state-machine.md");
+    let page = fs::read_to_string(page).unwrap();
+    let arrows: Vec<_> = page.lines().filter_map(|line| line.trim().split_once(" --> ")).collect();
+    for summary in Summary::ALL {
+        let enters = arrows.iter().any(|(_, to)| to.starts_with(&format!("{summary}:")));
+        let leaves = arrows.iter().any(|(from, _)| *from == summary.as_str());
+        assert!(enters && leaves, "{summary} is not drawn");
+    }
+    for (from, to) in arrows {
+        let (to, label) = to.split_once(": ").unwrap();
+        let number = label.split(' ').next().unwrap();
+        assert!(page.contains(&format!("\n| {number} | ")), "{from} --> {to}: there is no row {number}");
+    }
+}
+
+#[test]
 fn a_condition_is_found_by_its_type() {
     let since = Time(Timestamp::UNIX_EPOCH);
     let held = condition(ConditionType::Held, true, Reason::RecoveryLoop, since);

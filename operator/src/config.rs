@@ -9,7 +9,9 @@ mod values;
 
 use clap::{Parser, Subcommand};
 
-pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
+pub use server::{
+    DevArgs, DevCommand, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs,
+};
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
@@ -17,7 +19,9 @@ pub use user::{
 };
 #[cfg(test)]
 pub use values::ExpectedPolicies;
-pub use values::{AnchorSinkKind, Justification, OutputFormat, RunRef, SettleOutcome, VerifyTarget};
+pub use values::{
+    AnchorSinkKind, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome, VerifyTarget,
+};
 
 /// Makes an AI agent's run outlive its pods.
 #[derive(Debug, Parser)]
@@ -53,7 +57,7 @@ pub enum Command {
     /// continues with a warning: `versionPolicy.onMismatch` is `Allow` here, since the old program cannot be restored.
     ///
     /// Exit code: 0 if the run succeeded, 1 if it failed or is held, 130 on Ctrl-C.
-    Dev(DevArgs),
+    Dev(DevCommand),
     /// Watches AgentRuns and their pods, and recovers runs whose pod is lost.
     Operator {
         #[command(flatten)]

@@ -26,6 +26,7 @@ pub struct Input {
     pub never_attach: bool,
     pub ignore_cancel: bool,
     pub ignore_suspend: bool,
+    pub ignore_limit: bool,
     pub script: Vec<ScriptEntry>,
 }
 
@@ -47,6 +48,7 @@ impl Default for Input {
             never_attach: false,
             ignore_cancel: false,
             ignore_suspend: false,
+            ignore_limit: false,
             script: Vec::new(),
         }
     }

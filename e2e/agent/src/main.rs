@@ -106,7 +106,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Exits on a cancel, a suspend or SIGTERM, unless the input says otherwise.
+    /// Exits on a cancel, a suspend, a limit or SIGTERM, unless the input says otherwise.
     fn handle_signals(&self) -> anyhow::Result<()> {
         if self.run.cancelled() && !self.input.ignore_cancel {
             self.run.acknowledge_cancel()?;
@@ -115,6 +115,10 @@ impl Agent {
         }
         if self.run.suspending() && !self.input.ignore_suspend && self.park()? {
             println!("parked");
+            std::process::exit(0);
+        }
+        if self.run.at_limit() && !self.input.ignore_limit {
+            println!("at a limit");
             std::process::exit(0);
         }
         if self.run.stopping() {

@@ -62,7 +62,12 @@ impl Fleet {
 
     async fn prepare_one(&self, name: String) -> Result<Worker> {
         objects::create::<AgentRun>(&self.client, &self.namespace, manifest(&name)).await?;
-        let pod = self.wait_for_running(&format!("{name}-1")).await?;
+        self.worker(&format!("{name}-1")).await
+    }
+
+    /// Waits until the pod with this name runs, and returns its worker, which is not attached.
+    pub async fn worker(&self, pod: &str) -> Result<Worker> {
+        let pod = self.wait_for_running(pod).await?;
         Ok(Worker {
             url: env_value(&pod, env::URL)?,
             token: worker::token(&self.client, &pod, AUDIENCE).await?,

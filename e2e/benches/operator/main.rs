@@ -1,8 +1,8 @@
 //! What the operator costs and how fast it is: its reaction to a disruption, its writes to the API server and to the
 //! store, its memory.
 //!
-//! `reaction`, `quiet`, `memory` and `scale` use a control plane of their own with fake nodes (`with-control-plane.sh`). The
-//! operator is `DALSEGNO_PROGRAM`, and this program plays the workers. `lives` uses a real cluster and the operator
+//! `reaction`, `quiet`, `memory`, `scale` and `parked` use a control plane of their own with fake nodes
+//! (`with-control-plane.sh`). The operator is `DALSEGNO_PROGRAM`, and this program plays the workers. `lives` uses a real cluster and the operator
 //! installed there.
 
 #![allow(clippy::unwrap_used, reason = "a bench may fail")]
@@ -11,6 +11,7 @@ mod bare;
 mod fleet;
 mod lives;
 mod memory;
+mod parked;
 mod program;
 mod quiet;
 mod reaction;
@@ -37,10 +38,16 @@ async fn main() -> Result {
             "quiet" => quiet::measure().await?,
             "memory" => memory::measure().await?,
             "scale" => scale::measure().await?,
+            "parked" => parked::measure().await?,
             "lives" => lives::measure().await?,
-            other => anyhow::bail!("there is no bench {other:?}: reaction, quiet, memory, scale, lives"),
+            other => {
+                anyhow::bail!("there is no bench {other:?}: reaction, quiet, memory, scale, parked, lives")
+            }
         }
     }
-    anyhow::ensure!(!names.is_empty(), "name the benches to run: reaction, quiet, memory, scale, lives");
+    anyhow::ensure!(
+        !names.is_empty(),
+        "name the benches to run: reaction, quiet, memory, scale, parked, lives"
+    );
     Ok(())
 }

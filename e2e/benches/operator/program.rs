@@ -77,6 +77,13 @@ impl Program {
         Ok(program)
     }
 
+    /// Kills the process and starts it again.
+    pub async fn restart(before: &mut Self, role: &Role<'_>) -> Result<Self> {
+        before.process.kill()?;
+        before.process.wait()?;
+        Self::start(role).await
+    }
+
     /// The process's anonymous memory in bytes. The pages of the program's file do not count, because the kernel can
     /// drop them.
     pub fn anonymous_memory(&self) -> Result<u64> {

@@ -25,17 +25,8 @@ const SETTLE: Duration = Duration::from_secs(25);
 
 /// Prints the operator's writes, and fails if there is any.
 pub async fn measure() -> Result {
-    let server = tokio::task::spawn_blocking(|| {
-        pg::Server::start(&["-c", "log_statement=all", "-c", "log_line_prefix=%u "])
-    })
-    .await?;
-    let database = server.database().await;
-    let mut conn = PgConnection::connect(&database).await?;
-    for user in ["operator", "gateway"] {
-        conn.execute(AssertSqlSafe(format!("CREATE ROLE {user} SUPERUSER LOGIN"))).await?;
-    }
-    let as_user = |user: &str| database.replacen("//postgres@", &format!("//{user}@"), 1);
-    let (gateway, operator) = (as_user("gateway"), as_user("operator"));
+    let server = tokio::task::spawn_blocking(start_logging_server).await?;
+    let [operator, gateway] = database_for_each(&server).await?;
     let port = free_port()?;
     let role = |command, database| Role { command, user: command, database, gateway: port };
     let _programs = (
@@ -46,7 +37,7 @@ pub async fn measure() -> Result {
     let mut fleet = Fleet::new("quiet").await?;
     fleet.start((0..RUNS).map(|i| format!("quiet-{i}"))).await?;
     send_heartbeats(&fleet.workers, SETTLE).await?;
-    let (audit, log) = (AuditLog::from_now(&fleet.namespace)?, StatementLog::from_now(&database)?);
+    let (audit, log) = (AuditLog::from_now(&fleet.namespace)?, StatementLog::from_now(&operator)?);
     let heartbeats = send_heartbeats(&fleet.workers, WINDOW).await?;
     let api_writes = audit.entries()?.into_iter().filter(|entry| entry.user == "operator").count();
     let (reads, writes) = log.statements("operator")?;
@@ -60,6 +51,22 @@ pub async fn measure() -> Result {
     anyhow::ensure!(api_writes == 0, "the operator wrote to the API server");
     anyhow::ensure!(writes.is_empty(), "the operator wrote to the store: {writes:#?}");
     Ok(())
+}
+
+/// A server that logs every statement with the user that sent it.
+pub fn start_logging_server() -> pg::Server {
+    pg::Server::start(&["-c", "log_statement=all", "-c", "log_line_prefix=%u "])
+}
+
+/// Creates a migrated database, and returns its URL as the users `operator` and `gateway`.
+pub async fn database_for_each(server: &pg::Server) -> Result<[String; 2]> {
+    let database = server.database().await;
+    let mut conn = PgConnection::connect(&database).await?;
+    let users = ["operator", "gateway"];
+    for user in users {
+        conn.execute(AssertSqlSafe(format!("CREATE ROLE {user} SUPERUSER LOGIN"))).await?;
+    }
+    Ok(users.map(|user| database.replacen("//postgres@", &format!("//{user}@"), 1)))
 }
 
 /// Sends the heartbeats of all workers for this time. Returns how many were accepted.
@@ -77,13 +84,14 @@ async fn send_heartbeats(workers: &[Worker], time: Duration) -> Result<usize> {
 }
 
 /// The lines of PostgreSQL's log from some time on.
-struct StatementLog {
+pub struct StatementLog {
     path: PathBuf,
     from: usize,
 }
 
 impl StatementLog {
-    fn from_now(url: &str) -> Result<Self> {
+    /// The log of the server at this URL, from now on.
+    pub fn from_now(url: &str) -> Result<Self> {
         let (_, directory) = url.split_once("host=").context("a URL without a socket")?;
         let path = PathBuf::from(directory).join("log");
         let from = std::fs::read(&path).context("reading PostgreSQL's log")?.len();
@@ -91,7 +99,7 @@ impl StatementLog {
     }
 
     /// The number of this user's statements that only read, and its other statements.
-    fn statements(&self, user: &str) -> Result<(usize, Vec<String>)> {
+    pub fn statements(&self, user: &str) -> Result<(usize, Vec<String>)> {
         let text = String::from_utf8_lossy(&std::fs::read(&self.path)?[self.from..]).into_owned();
         let (mut statements, mut is_users) = (Vec::<String>::new(), false);
         for line in text.lines() {

@@ -16,6 +16,7 @@ mod finish;
 mod hostile_workers;
 mod inspection;
 mod invalid_manifests;
+mod limits;
 mod liveness;
 mod loop_detector;
 mod retention;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
     Deadlines, Ending, Forgiveness, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId,
-    RunRecord,
+    RunLimits, RunRecord,
 };
 use serde_json::Value;
 
@@ -122,6 +122,8 @@ pub enum Effect {
     },
     /// Change the lengths of the deadlines.
     SetDeadlines(RunId, Deadlines),
+    /// Change the limits of the run.
+    SetLimits(RunId, RunLimits),
     /// Change the retention settings of the run.
     SetRetention(RunId, Retention),
     /// Do something for an approval of the run.
@@ -162,6 +164,7 @@ impl Effect {
             Self::ParkUnattended { .. } => "park-unattended",
             Self::ResetBudget { .. } => "reset-budget",
             Self::SetDeadlines(..) => "set-deadlines",
+            Self::SetLimits(..) => "set-limits",
             Self::SetRetention(..) => "set-retention",
             Self::Approval(effect) => effect.name(),
             Self::StopWorker { .. } => "stop-worker",

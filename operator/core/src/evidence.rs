@@ -40,6 +40,7 @@ pub fn end_of(
     let Some(seen) = pod else { return Some(vanished()) };
     if let Some(end) = pod_end::of(&run.attempt, seen) {
         let end = forgive_refused_key(end, run);
+        let end = accept_exit_at_limit(end, run);
         let end = forgive_lost_node(end, pod::finished_at(&seen.pod), node);
         return Some(forgive_gateway_outage(end, pod::finished_at(&seen.pod), &run.beat, run.now));
     }
@@ -76,6 +77,15 @@ fn forgive_refused_key(end: End, run: &RunRecord) -> End {
     } else {
         end
     }
+}
+
+/// A worker exits with 0 when it learns that a limit of its run is reached.
+fn accept_exit_at_limit(end: End, run: &RunRecord) -> End {
+    if end.cause != Cause::ExitedWithoutFinish || !run.is_limit_reached() {
+        return end;
+    }
+    let message = with_log("a limit of the run was reached, and its worker exited", &end.message);
+    End { cause: Cause::LimitReached, class: Class::Neutral, message, exit_code: None }
 }
 
 /// A worker that a signal ended, on a node that stopped or restarted, did not crash. A node that does not shut down

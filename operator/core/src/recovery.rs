@@ -7,7 +7,7 @@
 //! ends by itself; `temporary_holds` finds those.
 
 use dalsegno_crds::{Cause, OnExhausted, Reason};
-use dalsegno_model::{Attempt, Class, RunRecord};
+use dalsegno_model::{Attempt, Class, LimitName, LimitUse, RunRecord};
 use dalsegno_protocol::{Limits, Policy, nesting};
 use jiff::{SignedDuration, Timestamp};
 
@@ -54,6 +54,7 @@ pub fn find_hold(row: &RunRecord, settings: &Settings, input: &str) -> Option<Ho
         .or_else(|| worker_fatal(row))
         .or_else(|| key_refused(row))
         .or_else(|| effect_unknown(row))
+        .or_else(|| limit_reached(row))
         .or_else(|| recovery_loop(row, settings))
         .or_else(|| attempts_exhausted(row, settings))
         .or_else(|| disruptions_exhausted(row, settings))
@@ -94,6 +95,26 @@ fn effect_unknown(row: &RunRecord) -> Option<Hold> {
         describe_last_end(row)
     );
     (unknown > 0).then(|| Hold::new(Reason::EffectUnknown, message))
+}
+
+/// The run has used up a limit. Each attempt that follows would be stopped at once.
+fn limit_reached(row: &RunRecord) -> Option<Hold> {
+    let reached: Vec<_> = row.limit_uses().into_iter().filter(LimitUse::is_reached).collect();
+    let message = reached.iter().map(|it| {
+        let LimitUse { used, max, .. } = in_units_of_spec(*it);
+        format!("the run has used {used} of limits.{} {max}", it.limit.as_str())
+    });
+    let message = message.collect::<Vec<_>>().join("; ");
+    (!reached.is_empty()).then(|| Hold::new(Reason::LimitReached, message))
+}
+
+/// The same use, with active time in seconds, as the spec and the status have it.
+pub(crate) fn in_units_of_spec(of: LimitUse) -> LimitUse {
+    let seconds = |ms: i64| ms / 1_000;
+    match of.limit {
+        LimitName::ActiveSeconds => LimitUse { used: seconds(of.used), max: seconds(of.max), ..of },
+        LimitName::Turns | LimitName::Tokens | LimitName::CostMicroUsd => of,
+    }
 }
 
 fn calls(number: i64) -> String {
@@ -224,11 +245,14 @@ fn jitter(row: &RunRecord) -> u32 {
 }
 
 /// The past attempts since the last granted budget, the latest first. An attempt that only waited for another node, whose
-/// name a deleted run still had, or that was suspended before its worker attached, says nothing about the run.
+/// name a deleted run still had, or that a suspend or a limit stopped before its worker attached, says nothing about the
+/// run.
 pub(crate) fn counted_attempts(row: &RunRecord) -> impl Iterator<Item = &Attempt> {
     let says_nothing = |it: &Attempt| {
-        let was_suspended = ended_by(it, Cause::Suspended) && it.attached_at.is_none();
-        was_suspended || ended_by(it, Cause::NoOtherNode) || ended_by(it, Cause::NameInUse)
+        let was_stopped = ended_by(it, Cause::Suspended) || ended_by(it, Cause::LimitReached);
+        (was_stopped && it.attached_at.is_none())
+            || ended_by(it, Cause::NoOtherNode)
+            || ended_by(it, Cause::NameInUse)
     };
     row.past.iter().filter(move |it| it.number > row.reset_attempt && !says_nothing(it))
 }

@@ -1,10 +1,10 @@
 //! What a person does about a hold: the remediation of its reason, with the commands for this run.
 
 use dalsegno_crds::{AgentRun, Reason};
-use dalsegno_model::RunRecord;
+use dalsegno_model::{LimitUse, RunRecord};
 
 use crate::cli_location::CliLocation;
-use crate::recovery::Hold;
+use crate::recovery::{Hold, in_units_of_spec};
 use crate::text::shell_quoted;
 
 /// Number of calls that are named. The command `show` lists all.
@@ -36,6 +36,7 @@ pub fn describe(hold: &Hold, held: HeldRun<'_>, cli: &CliLocation) -> String {
                     "To continue the earlier run, run `{}`.",
                     name.patch(r#"{"spec":{"onPriorRun":"Adopt"}}"#)
                 )),
+                Reason::LimitReached => row.map(|row| raise_limits(&name, row)),
                 reason if takes_fresh_budget(reason) => row.map(|row| fresh_budget(&name, run, row)),
                 _ => None,
             };
@@ -57,6 +58,7 @@ fn on_a_laptop(reason: Reason, cli: &CliLocation, name: &RunName, calls: &[Strin
         Reason::InputTooLarge => {
             "pass a smaller input, or one that refers to a file, with --fresh.".to_owned()
         }
+        Reason::LimitReached => "run the same command again with a higher --limit, or without it.".to_owned(),
         _ => "fix the agent, then run the same command again, which grants a fresh budget. --fresh starts a new run."
             .to_owned(),
     };
@@ -105,6 +107,18 @@ pub fn takes_fresh_budget(reason: Reason) -> bool {
             | Reason::WorkerFatal
             | Reason::NameCollision
     )
+}
+
+/// The command that doubles each limit that is reached, from what is used.
+fn raise_limits(name: &RunName, row: &RunRecord) -> String {
+    let reached = row.limit_uses().into_iter().filter(LimitUse::is_reached).map(in_units_of_spec);
+    let raised = reached.map(|it| format!(r#""{}":{}"#, it.limit.as_str(), doubled(&it)));
+    let patch = format!(r#"{{"spec":{{"limits":{{{}}}}}}}"#, raised.collect::<Vec<_>>().join(","));
+    format!("To double it, run `{}`.", name.patch(&patch))
+}
+
+fn doubled(of: &LimitUse) -> i64 {
+    of.used.max(of.max).max(1).saturating_mul(2)
 }
 
 fn fresh_budget(name: &RunName, run: &AgentRun, row: &RunRecord) -> String {

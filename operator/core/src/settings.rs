@@ -3,7 +3,7 @@
 use dalsegno_crds::{
     AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
 };
-use dalsegno_model::{Deadlines, OnPrior, Retention};
+use dalsegno_model::{Deadlines, OnPrior, Retention, RunLimits};
 use jiff::SignedDuration;
 
 use crate::observed::ObservedAgent;
@@ -33,6 +33,8 @@ pub struct Settings {
     /// Lengths of the deadlines: `liveness.startDeadlineSeconds` \[600\], `heartbeatTimeoutSeconds` \[15\],
     /// `progressDeadlineSeconds` \[1800\], and `suspend.graceSeconds` \[300\].
     pub deadlines: Deadlines,
+    /// `limits` \[none\]: each is the run's, or else the definition's.
+    pub limits: RunLimits,
     /// `retention.keepPods` \[1\]: number of ended pods to keep for their logs.
     pub keep_pods: usize,
     /// `retention.ttlSecondsAfterFinished` \[never\]: the AgentRun is deleted this long after the run's end.
@@ -89,6 +91,12 @@ impl Settings {
                 heartbeat_ms: millis(first!(liveness.heartbeat_timeout_seconds), 15),
                 progress_ms: millis(first!(liveness.progress_deadline_seconds), 1_800),
                 suspend_ms: millis(first!(suspend.grace_seconds), 300),
+            },
+            limits: RunLimits {
+                turns: first!(limits.turns),
+                tokens: first!(limits.tokens),
+                cost_micro_usd: first!(limits.cost_micro_usd),
+                active_ms: first!(limits.active_seconds).map(|seconds| seconds.saturating_mul(1_000)),
             },
             keep_pods: usize::try_from(first!(retention.keep_pods).unwrap_or(1)).unwrap_or_default(),
             ttl_after_finished: first!(retention.ttl_seconds_after_finished)

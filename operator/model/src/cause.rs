@@ -71,6 +71,8 @@ string_enum! {
         Suspended,
         /// The run waits, and holds no pod meanwhile.
         Parked,
+        /// The run reached one of its limits.
+        LimitReached,
         /// The run was adopted by another AgentRun.
         Adopted,
         /// The run was rewound to an earlier checkpoint.

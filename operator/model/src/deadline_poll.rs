@@ -56,6 +56,8 @@ pub enum Deadline {
     /// A suspend was not acknowledged: [`crate::Deadlines::suspend_ms`] after the worker was notified, or twice that
     /// after the request.
     Suspend,
+    /// The worker did not exit within [`crate::LIMIT_EXIT_MS`] after a limit of its run was reached.
+    Limit,
     /// No heartbeat arrived, from an attempt that has sent one before.
     Lease,
     /// The pod was scheduled, and its worker has not attached.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::{
     AttemptState, CANCEL_REPORTED_MS, CANCEL_UNREPORTED_MS, Deadline, HEARTBEAT_GAP_MS, HEARTBEATS_PER_LEASE,
-    RECONNECT_MS, RunRecord,
+    LIMIT_EXIT_MS, RECONNECT_MS, RunRecord,
 };
 
 /// A time in the run's row from which a deadline is counted.
@@ -23,6 +23,10 @@ pub enum ClockStart {
     SuspendRequested,
     /// The worker was notified of the suspend.
     SuspendTold,
+    /// A limit of turns, tokens or cost was reached.
+    LimitReached,
+    /// The active time of the run was used up.
+    ActiveTimeEnd,
     /// A heartbeat, or a write after one, renewed the lease.
     LeaseRenewed,
     /// The attempt's pod was scheduled.
@@ -69,7 +73,7 @@ const ANY: &[AttemptState] =
     &[AttemptState::Reserved, AttemptState::Created, AttemptState::Attached, AttemptState::Ended];
 
 /// The clocks of all deadlines but [`Deadline::Wake`], in the order of [`Deadline`].
-pub const CLOCKS: [Clock; 7] = [
+pub const CLOCKS: [Clock; 9] = [
     Clock {
         deadline: Deadline::Cancel,
         states: ANY,
@@ -93,6 +97,18 @@ pub const CLOCKS: [Clock; 7] = [
         states: &[AttemptState::Attached],
         starts: &[ClockStart::SuspendRequested],
         length: ClockLength::SuspendTwice,
+    },
+    Clock {
+        deadline: Deadline::Limit,
+        states: &[AttemptState::Attached],
+        starts: &[ClockStart::LimitReached],
+        length: ClockLength::Ms(LIMIT_EXIT_MS),
+    },
+    Clock {
+        deadline: Deadline::Limit,
+        states: &[AttemptState::Attached],
+        starts: &[ClockStart::ActiveTimeEnd],
+        length: ClockLength::Ms(LIMIT_EXIT_MS),
     },
     Clock {
         deadline: Deadline::Lease,
@@ -148,6 +164,8 @@ impl RunRecord {
             ClockStart::CancelTold => cancel.as_ref()?.told_at,
             ClockStart::SuspendRequested => suspend.as_ref().map(|suspend| suspend.requested_at),
             ClockStart::SuspendTold => suspend.as_ref()?.told_at,
+            ClockStart::LimitReached => self.limit_reached_at,
+            ClockStart::ActiveTimeEnd => self.active_time_end(),
             ClockStart::LeaseRenewed => attempt.lease_renewed_at,
             ClockStart::Scheduled => attempt.scheduled_at,
             ClockStart::Attached => attempt.attached_at,

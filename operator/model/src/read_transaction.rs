@@ -1,15 +1,15 @@
 //! A consistent view of the whole store, row by row: for checks of the store and for exports of a run.
 
 use async_trait::async_trait;
-use dalsegno_protocol::Call;
+use dalsegno_protocol::{Call, Message, RawValue, WaitOutcome, WaitState};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::anchor::AnchoredHead;
 use crate::boundary_id::boundary_number;
 use crate::{
-    AnchorRow, AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, PayloadLoss, Result,
-    RunId, RunOutcome,
+    AnchorRow, AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, OpenWait, PayloadLoss,
+    Result, RunId, RunOutcome,
 };
 
 /// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
@@ -58,6 +58,12 @@ pub trait ReadTransaction: Send {
 
     /// Calls of one run in the order of turns, and within a turn in the order in which they were first seen.
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>>;
+
+    /// Waits of one run after this one, in the order of their opening; undone ones too.
+    async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>>;
+
+    /// Messages to one run after this position, in order.
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>>;
 
     /// Batches of records of one run after number `after`, in the order of their arrival; undone ones too.
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
@@ -153,6 +159,17 @@ pub struct CallKey {
     pub id: String,
 }
 
+/// The position of a wait in its run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WaitKey {
+    /// Its number among the waits of the run.
+    pub ordinal: i64,
+    /// Its id. It is part of the order because a forged row may have any number.
+    pub id: String,
+    /// The epoch it was opened under.
+    pub epoch: i64,
+}
+
 /// The position of a record in its run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey {
@@ -238,6 +255,46 @@ pub struct StoredCall {
     pub damage: Option<String>,
 }
 
+/// A wait as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredWait {
+    /// Everything but its state and its payloads.
+    pub facts: OpenWait,
+    /// The position on the branch at which it was opened.
+    pub boundary: BoundaryId,
+    /// Whether a rewind undid it.
+    pub undone: bool,
+    /// Its state.
+    pub state: WaitState,
+    /// Which answer it has.
+    pub outcome: Option<WaitOutcome>,
+    /// The request as it came.
+    pub request: Option<Box<RawValue>>,
+    /// A person's words.
+    pub answer: Option<Box<RawValue>>,
+    /// How its digests in the audit are computed.
+    pub digests: CallDigests,
+    /// Why its payloads cannot be decoded. They are then absent.
+    pub damage: Option<String>,
+}
+
+/// A message as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredMessage {
+    /// The message. Its value is absent if it was deleted, shredded, or cannot be decoded.
+    pub message: Message,
+    /// When it was stored, in milliseconds since 1970.
+    pub at: i64,
+    /// The epoch of the boundary that has taken it.
+    pub taken_epoch: Option<i64>,
+    /// Its digest, according to its row.
+    pub digest: Digest,
+    /// How its digest is computed.
+    pub digests: CallDigests,
+    /// Why its value cannot be decoded.
+    pub damage: Option<String>,
+}
+
 /// A snapshot, and the result of its check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredSnapshot {
@@ -287,6 +344,13 @@ impl StoredBoundary {
         let BoundaryId { turn, boundary, epoch } = self.decoded.id();
         let boundary = boundary_number(boundary).into();
         BoundaryKey { run: self.run, turn, boundary, epoch }
+    }
+}
+
+impl StoredWait {
+    /// The wait's position.
+    pub fn key(&self) -> WaitKey {
+        WaitKey { ordinal: self.facts.ordinal, id: self.facts.id.clone(), epoch: self.facts.epoch }
     }
 }
 

@@ -7,7 +7,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{Attempt, BoundaryId, FinishRow, Identity, OpenWait, ParkedOn, Retention, RunId, millis};
+use crate::{
+    Attempt, BoundaryId, FinishRow, Identity, InboxRow, OpenWait, ParkedOn, Retention, RunId, RunLimits,
+    millis,
+};
 
 /// A request to create a run.
 #[derive(Clone, Debug)]
@@ -122,11 +125,23 @@ pub struct RunRecord {
     pub calls: CallCounts,
     /// Sum over all committed boundaries.
     pub usage: Usage,
+    /// The limits of the run, over all its attempts.
+    #[serde(default)]
+    pub limits: RunLimits,
+    /// Since when a limit of turns, tokens or cost is reached. `None`: none of them is reached.
+    #[serde(default, with = "millis::option")]
+    pub limit_reached_at: Option<Timestamp>,
+    /// Active time of the attempts that have ended, in milliseconds: from the attach to the end of each.
+    #[serde(default)]
+    pub active_ms: i64,
     /// When a cancel was requested, and when the worker was notified.
     pub cancel: Option<SignalRow>,
     /// When a person suspended the run, and when the worker was notified. `None`: the run is not suspended.
     #[serde(default)]
     pub suspend: Option<SignalRow>,
+    /// The messages to the run.
+    #[serde(default)]
+    pub inbox: InboxRow,
     /// How it ended.
     pub finish: Option<FinishRow>,
     /// Lengths of the deadlines.

@@ -1,16 +1,21 @@
-//! Reconciles a run with its audit: its own row, its undone boundaries, its calls, and its missing payloads.
+//! Reconciles a run with its audit: its own row, its undone boundaries, its calls, its messages, and its missing
+//! payloads.
 
 use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
-use dalsegno_model::read_transaction::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot};
+use dalsegno_model::read_transaction::{
+    RecordKey, RunHead, StoredBoundary, StoredCall, StoredMessage, StoredSnapshot, StoredWait,
+};
 use dalsegno_model::{AuditRow, BoundaryId, PayloadLoss, ReadTransaction, Result, RunId};
 
 use super::audit_claims::{AuditClaims, UndoneBoundary};
 use super::calls::Calls;
+use super::messages::Messages;
 use super::problem::Problem;
 use super::records::Records;
 use super::retention::Retention;
+use super::waits::Waits;
 
 /// Everything that is known about a run, added in any order.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +23,8 @@ pub(super) struct AuditReconciler {
     claims: AuditClaims,
     undone: BTreeSet<UndoneBoundary>,
     calls: Calls,
+    waits: Waits,
+    messages: Messages,
     retention: Retention,
     records: Records,
     is_shredding_audited: bool,
@@ -29,6 +36,8 @@ impl AuditReconciler {
     pub fn add_audit_row(&mut self, row: &AuditRow) {
         self.claims.add_row(row);
         self.calls.add_audit_row(row);
+        self.waits.add_audit_row(row);
+        self.messages.add_audit_row(row);
         self.retention.add_audit_row(row);
         self.is_shredding_audited |= row.kind == kind::SHREDDED;
     }
@@ -48,6 +57,21 @@ impl AuditReconciler {
     /// Adds a call of the run.
     pub fn add_call(&mut self, call: &StoredCall) {
         self.calls.add_call(call);
+    }
+
+    /// Adds a wait of the run.
+    pub fn add_wait(&mut self, wait: &StoredWait) {
+        self.waits.add_wait(wait);
+    }
+
+    /// Adds a message to the run.
+    pub fn add_message(&mut self, message: StoredMessage) {
+        self.messages.add_message(message);
+    }
+
+    /// To be called after the last message and audit row.
+    pub fn end_messages(&self, run: RunId) -> impl Iterator<Item = Problem> {
+        self.messages.end(run)
     }
 
     /// Whether payloads were shredded.
@@ -70,14 +94,19 @@ impl AuditReconciler {
         lost.into_iter().chain(self.calls.end(run))
     }
 
+    /// To be called after the last wait and audit row.
+    pub fn end_waits(&self, run: RunId) -> impl Iterator<Item = Problem> {
+        self.waits.end(run)
+    }
+
     /// To be called after the last audit row: checks the run's own row except for its outcome, which a bundle does
     /// not contain.
     pub fn end_run(&self, head: &RunHead) -> impl Iterator<Item = Problem> {
         self.claims.mismatches(head)
     }
 
-    /// To be called after the last boundary and audit row of a run in a store. Reads the run's calls, snapshots and
-    /// records, and returns all problems. Each snapshot is compared with the state that the boundaries produce, or,
+    /// To be called after the last boundary and audit row of a run in a store. Reads the run's calls, messages, snapshots
+    /// and records, and returns all problems. Each snapshot is compared with the state that the boundaries produce, or,
     /// if these were dropped, with the audit.
     pub async fn check_stored_rows(
         mut self,
@@ -103,6 +132,22 @@ impl AuditReconciler {
             page.iter().for_each(|call| self.add_call(call));
         }
         check.problems.extend(self.end_calls(run));
+        let mut after = None;
+        loop {
+            let page = reading.waits(run, after).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.key());
+            page.iter().for_each(|wait| self.add_wait(wait));
+        }
+        check.problems.extend(self.end_waits(run));
+        let mut after = 0;
+        loop {
+            let page = reading.messages(run, after).await?;
+            let Some(last) = page.last() else { break };
+            after = last.message.position;
+            page.into_iter().for_each(|message| self.add_message(message));
+        }
+        check.problems.extend(self.end_messages(run));
         for snapshot in reading.snapshots(run).await? {
             check.snapshots += 1;
             self.retention.add_snapshot(&snapshot);
@@ -151,7 +196,8 @@ pub(super) struct StoredRun<'r> {
     pub id: RunId,
     /// The run's own row; `None` if that row is missing.
     pub head: Option<&'r RunHead>,
-    /// Why the run's data key cannot be unwrapped, if so. Then calls, snapshots and records are not checked.
+    /// Why the run's data key cannot be unwrapped, if so. Then calls, messages, snapshots and records are not
+    /// checked.
     pub key_fault: Option<String>,
 }
 

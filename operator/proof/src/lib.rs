@@ -18,6 +18,7 @@ mod check;
 mod encoding;
 mod integrity_scan;
 mod merkle;
+mod messages;
 mod problem;
 mod records;
 mod retention;
@@ -25,6 +26,7 @@ mod run;
 mod signing;
 mod sorted_rows;
 pub mod verify;
+mod waits;
 
 pub use dalsegno_model::anchor::{AnchoredHead, HeadsToAnchor};
 

@@ -20,7 +20,7 @@ pub struct ParkRequest {
     )]
     pub on: Vec<String>,
     /// Whether all of them must be answered, or any of them.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "ParkMode::is_all")]
     pub mode: ParkMode,
 }
 
@@ -33,6 +33,12 @@ pub enum ParkMode {
     All,
     /// One of them.
     Any,
+}
+
+impl ParkMode {
+    fn is_all(&self) -> bool {
+        *self == Self::All
+    }
 }
 
 /// The answer to `POST park`.

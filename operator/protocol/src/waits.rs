@@ -150,3 +150,10 @@ pub enum WaitOutcome {
     /// The deadline passed first.
     TimedOut,
 }
+
+impl WaitOutcome {
+    /// Whether a person agreed: to the proposal, or to other values.
+    pub fn is_approval(self) -> bool {
+        matches!(self, Self::Approved | Self::Changed)
+    }
+}

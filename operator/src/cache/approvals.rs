@@ -134,14 +134,19 @@ mod tests {
     #[test]
     fn a_change_wakes_the_run_that_the_approval_names_and_a_list_removes_what_is_gone() {
         let cache = ApprovalCache::default();
-        for event in [Event::Init, Event::InitApply(approval("a", "one")), Event::InitApply(approval("b", "two"))] {
+        for event in
+            [Event::Init, Event::InitApply(approval("a", "one")), Event::InitApply(approval("b", "two"))]
+        {
             cache.apply(event);
         }
         assert!(cache.apply(Event::InitDone).is_empty());
         assert_eq!(woken(cache.apply(Event::Apply(approval("c", "one")))), ["one"]);
         assert_eq!(names(&cache, "one"), ["a", "c"]);
         assert_eq!(woken(cache.apply(Event::Delete(approval("a", "one")))), ["one"]);
-        assert_eq!((names(&cache, "one"), names(&cache, "two")), (vec!["c".to_owned()], vec!["b".to_owned()]));
+        assert_eq!(
+            (names(&cache, "one"), names(&cache, "two")),
+            (vec!["c".to_owned()], vec!["b".to_owned()])
+        );
         cache.apply(Event::Init);
         cache.apply(Event::InitApply(approval("b", "two")));
         assert_eq!(woken(cache.apply(Event::InitDone)), ["one"]);

@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use dalsegno_gateway::{Config, StateReadBudget};
 use dalsegno_protocol::Limits;
 
-use super::values::{AnchorSinkKind, ExpectedPolicies, bytes, duration, expected_policies, run_name};
+use super::values::{
+    AnchorSinkKind, ExpectedPolicies, LimitValue, bytes, duration, expected_policies, limit, run_name,
+};
 
 /// The key that signs bundles and anchors.
 #[derive(Clone, Debug, Args)]
@@ -136,6 +138,53 @@ pub struct HealthArgs {
     pub health_listen: SocketAddr,
 }
 
+/// `dalsegno dev`: a run, or a verb on one.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct DevCommand {
+    #[command(subcommand)]
+    pub verb: Option<DevVerb>,
+    #[command(flatten)]
+    pub run: DevArgs,
+}
+
+/// What a person does with a run of `dalsegno dev`, also while it runs.
+#[derive(Clone, Debug, Subcommand)]
+pub enum DevVerb {
+    /// Send the run a message. Its worker reads it, also after a crash, until a turn takes it.
+    Send(DevSendArgs),
+    /// Suspend the run: its worker parks, and no other starts until `dalsegno dev resume`.
+    Suspend(DevRunArgs),
+    /// Lift the suspend of the run.
+    Resume(DevRunArgs),
+}
+
+/// A run of `dalsegno dev`.
+#[derive(Clone, Debug, Args)]
+pub struct DevRunArgs {
+    /// Folder of the store.
+    #[arg(long, default_value = ".dalsegno")]
+    pub dir: PathBuf,
+    /// Name of the run.
+    #[arg(long, default_value = "agent", value_parser = run_name)]
+    pub name: String,
+}
+
+/// Arguments of `dalsegno dev send`.
+#[derive(Clone, Debug, Args)]
+pub struct DevSendArgs {
+    #[command(flatten)]
+    pub run: DevRunArgs,
+    /// What the message is about, for the agent to choose by.
+    #[arg(long)]
+    pub topic: Option<String>,
+    /// Id of the message. With the id of an earlier one, the same message is not sent twice. Random unless set.
+    #[arg(long)]
+    pub id: Option<String>,
+    /// The message: JSON. What is not JSON is sent as a string.
+    pub value: String,
+}
+
 /// Arguments of `dalsegno dev`.
 #[derive(Clone, Debug, Args)]
 pub struct DevArgs {
@@ -145,6 +194,10 @@ pub struct DevArgs {
     /// Kill the worker without warning at this interval, such as `10s`. Each kill is a disruption and is not charged.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub kill_every: Option<Duration>,
+    /// A limit over all attempts, such as `turns=20`, `tokens=100000`, `costMicroUSD=500000` or `activeSeconds=600`. Repeat it
+    /// for several. A run that reaches one is held; to let it go on, run the command again with a higher limit.
+    #[arg(long = "limit", value_name = "NAME=NUMBER", value_parser = limit)]
+    pub limits: Vec<LimitValue>,
     /// Folder of the store. Only one `dalsegno dev` can use it at a time.
     #[arg(long, default_value = ".dalsegno")]
     pub dir: PathBuf,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
-use dalsegno_model::RunId;
+use dalsegno_model::{LimitName, RunId};
 use dalsegno_proof::PublicKey;
 
 use dalsegno_core::approvals::policies::ExpectedPolicy;
@@ -172,6 +172,29 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         .filter(|it| !it.is_zero())
         .ok_or_else(|| "it must be more than 0".to_owned())
 }
+
+/// A limit of the run on a laptop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitValue {
+    /// Which limit.
+    pub limit: LimitName,
+    /// Its value.
+    pub max: i64,
+}
+
+/// Parses a limit: `NAME=NUMBER`.
+pub(super) fn limit(text: &str) -> Result<LimitValue, String> {
+    let parsed = text.split_once('=').and_then(|(name, max)| {
+        let limit = LimitName::ALL.iter().copied().find(|it| it.as_str() == name)?;
+        let max = max.parse().ok().filter(|max| (0..=MAX_LIMIT).contains(max))?;
+        Some(LimitValue { limit, max })
+    });
+    let names = LimitName::ALL.iter().map(|it| it.as_str()).collect::<Vec<_>>().join(", ");
+    parsed.ok_or_else(|| format!("write NAME=NUMBER, where NAME is one of {names}"))
+}
+
+/// The highest value of a limit.
+const MAX_LIMIT: i64 = 9_007_199_254_740_991;
 
 /// Parses a number of bytes of at least `MIN`, which are whole mebibytes: `64Mi`, `1Gi`, `512Ki` or a number without a unit.
 pub(super) fn bytes<const MIN: usize>(text: &str) -> Result<usize, String> {

@@ -151,13 +151,17 @@ pub async fn perform(
             updated(store.park_unattended(id, attempt).await, "parking the run")
         }
         Effect::ResetBudget { run: id, observed, to } => {
-            let reset =
-                BudgetReset { observed, to, requested_by: attribution::of(&run.metadata, Request::Reset, attribution::observed(run)) };
+            let reset = BudgetReset {
+                observed,
+                to,
+                requested_by: attribution::of(&run.metadata, Request::Reset, attribution::observed(run)),
+            };
             updated(store.reset_budget(id, &reset).await, "granting a budget")
         }
         Effect::SetDeadlines(id, deadlines) => {
             updated(store.set_deadlines(id, &deadlines).await, "setting the deadlines")
         }
+        Effect::SetLimits(id, limits) => updated(store.set_limits(id, &limits).await, "setting the limits"),
         Effect::SetRetention(id, retention) => {
             updated(store.set_retention(id, &retention).await, "setting the retention")
         }

@@ -39,7 +39,9 @@ async fn request(ctx: &Context, run: &AgentRun, effect: ApprovalEffect) -> Resul
             let found = api.get_opt(&name).await.map_err(Error::api("reading an AgentApproval"))?;
             approval(name, found)
         }
-        ApprovalEffect::ReadPolicies => Ok(Some(EffectResult::Policies(ctx.policies.check(&ctx.client).await))),
+        ApprovalEffect::ReadPolicies => {
+            Ok(Some(EffectResult::Policies(ctx.policies.check(&ctx.client).await)))
+        }
         ApprovalEffect::ReadFourEyes { run: id, since } => four_eyes(ctx, run, id, since).await,
         ApprovalEffect::Create(object) => {
             let name = object.name_any();
@@ -81,7 +83,8 @@ async fn request(ctx: &Context, run: &AgentRun, effect: ApprovalEffect) -> Resul
                 WhichDecision::First => json!({ "decision": null, "secondDecision": null }),
                 WhichDecision::Second => json!({ "secondDecision": null }),
             };
-            let change = json!({ "metadata": { "resourceVersion": object.resource_version() }, "spec": removed });
+            let change =
+                json!({ "metadata": { "resourceVersion": object.resource_version() }, "spec": removed });
             match api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)).await {
                 Ok(written) => approval(name, Some(written)),
                 Err(error) => changed_meanwhile(name, error, "removing a decision"),
@@ -196,6 +199,5 @@ async fn four_eyes(
 
 /// Who sent messages that the run has read.
 async fn message_authors(ctx: &Context, run: RunId) -> std::result::Result<Vec<String>, String> {
-    let _ = (ctx, run);
-    Ok(Vec::new())
+    ctx.store.message_authors(run).await.map_err(|error| format!("who sent messages cannot be read: {error}"))
 }

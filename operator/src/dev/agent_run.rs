@@ -7,13 +7,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use dalsegno_crds::{AgentRun, AgentRunSpec, OnPriorRun, Recovery};
+use dalsegno_crds::{AgentRun, AgentRunSpec, LimitName, OnPriorRun, Recovery, RunLimits};
 use dalsegno_model::{Lifecycle, RunRecord, Store};
 use dalsegno_protocol::RawValue;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::config::DevArgs;
+use crate::config::{DevArgs, LimitValue};
 
 /// The only namespace.
 pub const NAMESPACE: &str = "dev";
@@ -35,7 +35,8 @@ pub async fn find(store: &dyn Store, name: &str) -> anyhow::Result<Option<RunRec
 /// budget, like a higher `recovery.resetGeneration`.
 pub fn object(args: &DevArgs, uid: String, input: &Input, found: Option<&RunRecord>) -> AgentRun {
     let reset_generation = found.map(|row| row.observed_reset_generation + 1);
-    let spec = AgentRunSpec { input: Some(input.value.clone()), ..spec(reset_generation) };
+    let limits = Some(limits(&args.limits));
+    let spec = AgentRunSpec { input: Some(input.value.clone()), limits, ..spec(reset_generation) };
     let mut run = AgentRun::new(&args.name, spec);
     run.metadata.namespace = Some(NAMESPACE.to_owned());
     run.metadata.uid = Some(uid);
@@ -43,7 +44,22 @@ pub fn object(args: &DevArgs, uid: String, input: &Input, found: Option<&RunReco
     run
 }
 
-/// The spec of every run, without an input.
+/// The limits of the command line. Of one that is given twice, the last counts.
+fn limits(given: &[LimitValue]) -> RunLimits {
+    let mut limits = RunLimits::default();
+    for LimitValue { limit, max } in given {
+        let field = match limit {
+            LimitName::Turns => &mut limits.turns,
+            LimitName::Tokens => &mut limits.tokens,
+            LimitName::CostMicroUsd => &mut limits.cost_micro_usd,
+            LimitName::ActiveSeconds => &mut limits.active_seconds,
+        };
+        *field = Some(*max);
+    }
+    limits
+}
+
+/// The spec of every run, without an input and limits.
 pub fn spec(reset_generation: Option<i64>) -> AgentRunSpec {
     let recovery = Recovery {
         reset_generation,

@@ -48,7 +48,8 @@ impl Policies {
             let ExpectedPolicy { kind, name, .. } = expected;
             let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
             let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
-            let found = api.get_opt(name).await.map_err(|error| format!("{kind} {name} cannot be read: {error}"))?;
+            let found =
+                api.get_opt(name).await.map_err(|error| format!("{kind} {name} cannot be read: {error}"))?;
             let found = found.ok_or_else(|| format!("{kind} {name} does not exist"))?;
             if found.metadata.deletion_timestamp.is_some() {
                 return Err(format!("{kind} {name} is being deleted"));
@@ -57,9 +58,11 @@ impl Policies {
                 return Err(format!("{kind} {name} differs from the chart's at {path}"));
             }
             let changed = last_change(&found.metadata);
-            since = since.max(Some(changed.ok_or_else(|| format!("{kind} {name} has no time of its creation"))?));
+            since =
+                since.max(Some(changed.ok_or_else(|| format!("{kind} {name} has no time of its creation"))?));
         }
-        let none = "the operator does not know the admission policies of its chart: DALSEGNO_POLICIES is not set";
+        let none =
+            "the operator does not know the admission policies of its chart: DALSEGNO_POLICIES is not set";
         Ok(PolicyState::InPlace { since: since.ok_or(none)? })
     }
 }
@@ -73,7 +76,10 @@ pub async fn run(ctx: Arc<Context>, stop: CancellationToken) {
             match &after {
                 PolicyState::InPlace { .. } => tracing::info!("the admission policies are in place"),
                 PolicyState::Missing(which) => {
-                    tracing::warn!(which, "no decision about an approval counts: an admission policy is not in place");
+                    tracing::warn!(
+                        which,
+                        "no decision about an approval counts: an admission policy is not in place"
+                    );
                 }
             }
             ctx.approvals.runs().iter().for_each(|run| ctx.enqueue(run));

@@ -56,6 +56,7 @@ measure! {
         async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord>;
         async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+        async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
         async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;
@@ -102,6 +103,8 @@ measure! {
         async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+        async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage>;
+        async fn message_authors(&self, run: RunId) -> Result<Vec<String>>;
         async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
         async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
         async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
@@ -118,6 +121,7 @@ measure! {
 
 measure! {
     Admin {
+        async fn send_message(&self, message: &NewMessage) -> Result<Sent>;
         async fn rewrap_keys(&self) -> Result<Rewrapped>;
         async fn shred(&self, shred: &Shred) -> Result<Shredded>;
         async fn prune_audit(&self, prune: &Prune) -> Result<u64>;

@@ -146,7 +146,7 @@ fn a_state_is_freed_before_the_open_calls_are_read() {
         }
         for call in 1..=14 {
             let claim = Claim {
-            approval: None,
+                approval: None,
                 arguments: Some(json(&page)),
                 ..worker.claim(&format!("call-{call}"), Policy::Probe)
             };

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod client;
 mod commands;
 mod examples;
 mod inputs;

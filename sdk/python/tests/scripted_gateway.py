@@ -40,7 +40,7 @@ NO_ANSWER = Answer(0, b"")
 
 
 def attached(**more: Any) -> Answer:
-    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "approval": None}
+    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "waits": []}
     return Answer(200, {**fresh, "unsettledCalls": [], "completedCalls": [], "warnings": [], "heartbeatSeconds": 60, **FLAGS, **more})
 
 
@@ -48,8 +48,8 @@ def ok(**more: Any) -> Answer:
     return Answer(200, {**FLAGS, **more})
 
 
-def committed(turn: int, boundary: str = "result") -> Answer:
-    return ok(result="ok", head={**HEAD, "turn": turn, "boundary": boundary})
+def committed(turn: int, boundary: str = "result", **more: Any) -> Answer:
+    return ok(result="ok", head={**HEAD, "turn": turn, "boundary": boundary}, **more)
 
 
 def problem(status: int, code: str, **headers: str) -> Answer:
@@ -134,7 +134,7 @@ def _handler(gateway: ScriptedGateway) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(text)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     return Handler

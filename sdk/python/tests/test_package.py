@@ -7,7 +7,9 @@ from pathlib import Path
 
 from scripted_gateway import SOURCES
 
-PUBLIC = "CallFailed GRACE_SECONDS KeyRefused OVER Refused Run TERMINATION_LOG Uncertain"
+PUBLIC = (
+    "Answer CallFailed GRACE_SECONDS KeyRefused Message OVER Refused Run TERMINATION_LOG Uncertain Wait as_user_turn"
+)
 
 
 def python(code: str, directory: Path, **environment: str) -> str:

@@ -1,6 +1,6 @@
 //! Attaching to a run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,9 @@ use std::time::Duration;
 use std::{fs, process};
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
-use dalsegno_protocol::{AttachRequest, AttachResponse, Code, Flags, Problem, StateResponse, env};
+use dalsegno_protocol::{
+    AttachRequest, AttachResponse, Code, Flags, Problem, StateResponse, Wait, WaitAnswer, env,
+};
 use ureq::unversioned::resolver::DefaultResolver;
 
 use crate::http::{Client, OnEnded};
@@ -22,7 +24,10 @@ pub struct Builder {
     sigterm: bool,
     env: HashMap<String, String>,
     on_ended: OnEnded,
+    on_resume: Option<OnResume>,
 }
+
+type OnResume = Box<dyn FnOnce(&Run, &BTreeMap<String, WaitAnswer>) -> Result<()>>;
 
 impl Run {
     /// Attaches to the run that the environment names, with heartbeats and a handler of SIGTERM.
@@ -38,7 +43,13 @@ impl Run {
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { heartbeat: true, sigterm: true, env: HashMap::new(), on_ended: Box::new(exit_process) }
+        Self {
+            heartbeat: true,
+            sigterm: true,
+            env: HashMap::new(),
+            on_ended: Box::new(exit_process),
+            on_resume: None,
+        }
     }
 }
 
@@ -72,12 +83,35 @@ impl Builder {
         self
     }
 
+    /// Sets the hook that runs before [`Self::attach`] returns, if the run goes on from a checkpoint or from waits. It
+    /// gets the answers since the head, by the ids of their waits: let the agent judge by its policy again. Its error is
+    /// that of the attach.
+    pub fn on_resume(
+        mut self,
+        hook: impl FnOnce(&Run, &BTreeMap<String, WaitAnswer>) -> Result<()> + 'static,
+    ) -> Self {
+        self.on_resume = Some(Box::new(hook));
+        self
+    }
+
     /// Attaches to the run. Waits for as long as the gateway does not accept this pod.
     ///
     /// # Errors
     ///
-    /// The environment is not that of a worker, or the gateway refuses for good.
-    pub fn attach(self) -> Result<Run> {
+    /// The environment is not that of a worker, the gateway refuses for good, or the hook of [`Self::on_resume`] failed.
+    pub fn attach(mut self) -> Result<Run> {
+        let on_resume = self.on_resume.take();
+        let run = self.attach_without_hook()?;
+        if let Some(hook) = on_resume
+            && (run.head().is_some() || !run.waits().is_empty())
+        {
+            let answer = |wait: &Wait| Some((wait.id.clone(), wait.answer.clone()?));
+            hook(&run, &run.waits().iter().filter_map(answer).collect())?;
+        }
+        Ok(run)
+    }
+
+    fn attach_without_hook(self) -> Result<Run> {
         let term = Arc::new(AtomicBool::new(false));
         if self.sigterm {
             handle_sigterm(term.clone())?;
@@ -104,6 +138,8 @@ impl Builder {
         signals.update(Flags {
             suspend: attached.suspend,
             cancel: attached.cancel,
+            limit: attached.limit,
+            inbox: attached.inbox,
             lease_seconds: attached.lease_seconds,
         });
         let client = Arc::new(client);

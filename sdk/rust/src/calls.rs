@@ -27,7 +27,9 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The tool failed or refused, the outcome is uncertain, or the gateway refused the call.
+    /// The tool failed or refused, the outcome is uncertain, or the gateway refused the call: with
+    /// [`Code::ApprovalNotGranted`] if nobody has approved [`ToolCall::approval`], with [`Code::ApprovalSpent`] if another
+    /// call has used it.
     pub fn call<A, R>(
         &self,
         call: ToolCall<'_>,
@@ -42,7 +44,10 @@ impl Run {
         let claim = self.claim(call, &arguments)?;
         let answer = self.client.call(&format!("calls/{}/claim", percent_encode(id)), Some(&claim.body));
         if let Err(Error::Refused { problem, .. }) = &answer
-            && matches!(problem.code, Code::Invalid | Code::TooLarge)
+            && matches!(
+                problem.code,
+                Code::Invalid | Code::TooLarge | Code::ApprovalNotGranted | Code::ApprovalSpent
+            )
         {
             // The gateway itself refused these bytes. After any other error the claim may have been accepted.
             self.remove_claim(id, claim.id);
@@ -83,9 +88,9 @@ impl Run {
     /// The claim to send: the stored claim if the tool may run under it, else a new one. A claim is stored before it is
     /// sent, because until the answer arrives it is unknown whether the gateway has accepted it.
     fn claim(&self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Claim> {
-        let ToolCall { id, policy, key } = call;
+        let ToolCall { id, policy, key, approval } = call;
         let request = ClaimRequest {
-            approval: None,
+            approval: approval.map(str::to_owned),
             claim_id: Uuid::new_v4(),
             policy,
             key: Some(key.map_or_else(|| self.key(id), str::to_owned)),

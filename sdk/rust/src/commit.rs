@@ -1,13 +1,15 @@
 //! Builders for a boundary and for a tool call.
 
 use dalsegno_protocol::{
-    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Outcome, Payload, PlannedCall, Policy, Usage,
+    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Outcome, ParkMode, Payload, PlannedCall,
+    Policy, Usage,
 };
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::Result;
 use crate::json::raw;
+use crate::waits::park_request;
 
 /// A boundary to commit with [`crate::Run::commit`]. Channels that it does not name stay unchanged.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ impl Commit {
             calls: Vec::new(),
             open_calls: Vec::new(),
             records: Vec::new(),
+            inbox: Vec::new(),
             usage: Usage::default(),
             trigger: None,
             outcome: None,
@@ -94,7 +97,7 @@ impl Commit {
     /// Adds a tool call that the turn will make. The call and its key become durable with the plan.
     pub fn call(mut self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Self> {
         let arguments = Some(raw("write a call's arguments as JSON", arguments)?);
-        let ToolCall { id, policy, key } = call;
+        let ToolCall { id, policy, key, approval: _ } = call; // a claim names the approval
         let (id, key) = (id.to_owned(), key.unwrap_or_default().to_owned());
         self.request.calls.push(PlannedCall { id, policy, key, arguments });
         Ok(self)
@@ -124,26 +127,42 @@ impl Commit {
         self.request.outcome = Some(Outcome::Finish(finish));
         self
     }
+
+    /// Ends the attempt with this boundary, until all or any of these waits are answered. When the boundary is durable,
+    /// [`crate::Run::commit`] exits the process with 0; code after it does not run.
+    pub fn park(mut self, on: &[&str], mode: ParkMode) -> Self {
+        self.request.outcome = Some(Outcome::Park(park_request(on, mode)));
+        self
+    }
 }
 
-/// One tool call: its id, its policy and, if it is not the default one, its idempotency key.
+/// One tool call: its id, its policy and, if it is not the default one, its idempotency key; and the approval that
+/// allows it.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolCall<'a> {
     pub(crate) id: &'a str,
     pub(crate) policy: Policy,
     pub(crate) key: Option<&'a str>,
+    pub(crate) approval: Option<&'a str>,
 }
 
 impl<'a> ToolCall<'a> {
     /// A call with the default key, [`crate::Run::key`]. `id` is unique in the run; `policy` says what to do if the
     /// outcome is unknown.
     pub fn new(id: &'a str, policy: Policy) -> Self {
-        Self { id, policy, key: None }
+        Self { id, policy, key: None, approval: None }
     }
 
     /// Sets another idempotency key.
     pub fn key(mut self, key: &'a str) -> Self {
         self.key = Some(key);
+        self
+    }
+
+    /// Names the approval that allows this call: the id of a wait of [`crate::WaitFor::approval`]. The store lets an
+    /// approval allow one call and no other. Without it an approval is advice.
+    pub fn approval(mut self, wait: &'a str) -> Self {
+        self.approval = Some(wait);
         self
     }
 }

@@ -44,7 +44,7 @@ pub enum Error {
     /// The request is not valid HTTP, or its URL has a scheme that this crate does not support. Check the environment.
     #[error("{path}: cannot be sent")]
     InvalidRequest {
-        /// The call's path, relative to the run, without call ids and without the query.
+        /// The call's path, relative to the run, without ids of calls and waits and without the query.
         path: String,
         /// The cause.
         source: Box<dyn StdError + Send + Sync>,
@@ -52,7 +52,7 @@ pub enum Error {
     /// The gateway refused the request for good. `problem.code` is stable.
     #[error("{path}: {}: {}", problem.code, problem.detail)]
     Refused {
-        /// The call's path, relative to the run, without call ids and without the query.
+        /// The call's path, relative to the run, without ids of calls and waits and without the query.
         path: String,
         /// The gateway's reason.
         problem: Problem,
@@ -60,7 +60,7 @@ pub enum Error {
     /// The answer is not one of the contract's: it probably came from a proxy.
     #[error("{path}: status {status} with a body that is not from the gateway: {answer}")]
     Unexpected {
-        /// The call's path, relative to the run, without call ids and without the query.
+        /// The call's path, relative to the run, without ids of calls and waits and without the query.
         path: String,
         /// The HTTP status.
         status: u16,

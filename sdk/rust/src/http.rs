@@ -199,8 +199,10 @@ impl Client {
                 // In this order: a park marks the end before it is over.
                 let ends_itself =
                     self.parking.load(Ordering::SeqCst) || self.ended_here.load(Ordering::SeqCst);
-                let expected = problem.code == Code::Finished || ends_itself;
-                if !(path == "heartbeat" && expected) {
+                let heartbeat = path == "heartbeat" && (problem.code == Code::Finished || ends_itself);
+                // A repeated boundary that parked is in the store, and its own park fences it.
+                let parked = ends_itself && problem.committed == Some(true);
+                if !(heartbeat || parked) {
                     self.hook_called.call_once(|| (self.on_ended)(&problem));
                 }
                 Error::Ended(problem)
@@ -210,11 +212,12 @@ impl Client {
     }
 }
 
-/// A path without secrets, for logs and errors: without the id of a call and without the query.
+/// A path without secrets, for logs and errors: without the id of a call or a wait and without the query.
 fn loggable(path: &str) -> String {
     let path = path.split('?').next().unwrap_or_default();
     match path.split('/').collect::<Vec<_>>()[..] {
         ["calls", _, verb] => format!("calls/*/{verb}"),
+        ["waits", _] => "waits/*".to_owned(),
         _ => path.to_owned(),
     }
 }

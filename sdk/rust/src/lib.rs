@@ -9,7 +9,7 @@
 //!     let mut run = Run::attach()?;
 //!     let mut pages: Vec<String> = run.state()?.unwrap_or_default();
 //!     while run.turn() <= 20 {
-//!         run.check()?; // leaves the process on a cancel, a suspend or SIGTERM
+//!         run.check()?; // leaves the process on a cancel, a suspend, a limit or SIGTERM
 //!         let turn = run.turn();
 //!         let id = format!("turn-{turn}");
 //!         let tool = |key: &str, page: i32| Ok(write_page(key, page)?);
@@ -36,22 +36,23 @@ mod connection;
 mod error;
 mod http;
 mod json;
-
 mod race;
 mod records;
 mod run;
-
+mod waits;
 mod watch;
 
 pub use attach::Builder;
 pub use commit::{Commit, ToolCall, failed, succeeded};
 pub use dalsegno_protocol::{
     Boundary, Call, CallOutcome, Channel, Code, CommitResponse, CommitResult, CompleteOutcome, Decision,
-    Finish, FinishOutcome, Head, Payload, Policy, Problem, RawValue, Record, State, Usage, Warning, env,
+    Finish, FinishOutcome, Head, OnTimeout, ParkMode, Payload, Policy, Problem, RawValue, Record, State,
+    Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning, env,
 };
 pub use error::{Error, Result, ToolError};
 pub use records::{RecordChanges, Records};
 pub use run::Run;
+pub use waits::WaitFor;
 pub use watch::GRACE;
 
 use std::fs::OpenOptions;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use dalsegno_protocol::{
     AttachResponse, Boundary, Call, Channel, Code, CommitResponse, Decision, Finish, FinishRequest, Head,
-    PLAIN, ParkRequest, ParkResponse, ParkResult, Payload, Policy, State, Warning,
+    Outcome, PLAIN, Payload, Policy, State, Warning,
 };
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -139,7 +139,7 @@ impl Run {
         format!("{run}:{id}")
     }
 
-    /// Commits a boundary. Returns when the boundary is durable.
+    /// Commits a boundary. Returns when the boundary is durable, and exits with 0 then if it parks ([`Commit::park`]).
     pub fn commit(&mut self, commit: Commit) -> Result<CommitResponse> {
         let Commit { turn, boundary, mut request } = commit;
         for call in request.calls.iter_mut().filter(|call| call.key.is_empty()) {
@@ -149,7 +149,11 @@ impl Run {
             Boundary::Plan => format!("turns/{turn}/plan"),
             Boundary::Result => format!("turns/{turn}"),
         };
-        let answer: CommitResponse = self.client.call(&path, Some(&to_bytes(&request)?))?;
+        let body = to_bytes(&request)?;
+        if matches!(request.outcome, Some(Outcome::Park(_))) {
+            return self.commit_and_exit(&path, &body);
+        }
+        let answer: CommitResponse = self.client.call(&path, Some(&body))?;
         self.signals.update(answer.flags);
         if let Some(heartbeats) = &self.heartbeats {
             // The send fails only if the run has ended and with it the heartbeats.
@@ -180,6 +184,12 @@ impl Run {
         self.signals.cancel.load(Ordering::SeqCst)
     }
 
+    /// Whether the run has reached one of its limits: commit or drop the current step, then exit with 0 within 30 s. It
+    /// becomes `false` again if the limit is raised.
+    pub fn at_limit(&self) -> bool {
+        self.signals.limit.load(Ordering::SeqCst)
+    }
+
     /// Whether a person has suspended the run: complete every open call with the policy `probe` or `ask`, commit or drop
     /// the current step, then [`Self::park`] and exit. It becomes `false` again if the suspend is lifted.
     pub fn suspending(&self) -> bool {
@@ -193,35 +203,13 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the attempt of a suspended run. Returns whether the attempt is over: then the gateway accepts nothing more
-    /// from this process, and a later attempt continues after the head, so exit with 0. If nobody suspends the run any
-    /// more, the attempt goes on. If the run was cancelled, the park acknowledges the cancel.
-    ///
-    /// # Errors
-    ///
-    /// The gateway refuses with [`Code::UnsettledCalls`] while the outcome of a call is unknown: of an earlier attempt's
-    /// call, or of a call of this process with the policy `probe` or `ask`. Then the attempt goes on.
-    pub fn park(&self) -> Result<bool> {
-        let body = to_bytes(&ParkRequest { park_id: Uuid::new_v4(), on: Vec::new(), mode: Default::default() })?;
-        self.client.parking.store(true, Ordering::SeqCst);
-        let answer = self.client.call("park", Some(&body));
-        let parked = matches!(answer, Ok(ParkResponse { result: ParkResult::Parked }));
-        if parked {
-            self.mark_ended();
-        }
-        self.client.parking.store(false, Ordering::SeqCst);
-        let ParkResponse { result } = answer?;
-        if result == ParkResult::Ready {
-            self.signals.suspend.store(false, Ordering::SeqCst);
-        }
-        Ok(parked)
-    }
-
     /// Call this between two steps.
     ///
     /// - If the run is cancelled, it acknowledges the cancel and exits with 0.
     /// - If the run is suspended, it parks and exits with 0. It returns if the suspend was lifted, and if calls of an
     ///   earlier attempt are unsettled: the next step claims or settles them, and the check after that step parks.
+    /// - If the run has reached one of its limits, it exits with 0, unless this process has an open call with the policy
+    ///   `probe` or `ask`.
     /// - If SIGTERM was received, it exits with 143.
     ///
     /// # Errors
@@ -234,6 +222,9 @@ impl Run {
             process::exit(0);
         }
         if self.suspending() && self.park_between_steps()? {
+            process::exit(0);
+        }
+        if self.at_limit() && !self.has_open_call() {
             process::exit(0);
         }
         if self.stopping() {
@@ -254,7 +245,12 @@ impl Run {
         }
     }
 
-    fn mark_ended(&self) {
+    /// Whether anything asks this process to leave.
+    pub(crate) fn must_leave(&self) -> bool {
+        self.cancelled() || self.suspending() || self.at_limit() || self.stopping()
+    }
+
+    pub(crate) fn mark_ended(&self) {
         self.client.ended_here.store(true, Ordering::SeqCst);
     }
 }

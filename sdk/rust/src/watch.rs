@@ -19,17 +19,19 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// With three heartbeats per lease, two may be lost.
 const HEARTBEATS_PER_LEASE: u32 = 3;
 
-/// What a person has asked of the worker, according to the gateway's latest answer.
+/// What is asked of the worker, according to the gateway's latest answer.
 #[derive(Default)]
 pub(crate) struct WorkerSignals {
     pub(crate) suspend: AtomicBool,
     pub(crate) cancel: AtomicBool,
+    pub(crate) limit: AtomicBool,
 }
 
 impl WorkerSignals {
     /// Takes the flags of an answer. A cancel is final: an older answer that arrives late does not take it back.
     pub(crate) fn update(&self, flags: Flags) {
         self.suspend.store(flags.suspend, Ordering::SeqCst);
+        self.limit.store(flags.limit, Ordering::SeqCst);
         self.cancel.fetch_or(flags.cancel, Ordering::SeqCst);
     }
 }

@@ -118,7 +118,8 @@ fn too_large(decision: &ApprovalDecision) -> Option<String> {
 /// The answer of the wait: the first decision, unless a second person denied it.
 fn answer(spec: &AgentApprovalSpec, decision: &ApprovalDecision) -> WaitAnswer {
     let second = spec.second_decision.as_ref();
-    let denied = second.filter(|it| it.verdict == SecondVerdict::Denied && decision.verdict != Verdict::Denied);
+    let denied =
+        second.filter(|it| it.verdict == SecondVerdict::Denied && decision.verdict != Verdict::Denied);
     let outcome = match (denied, decision.verdict) {
         (Some(_), _) | (None, Verdict::Denied) => WaitOutcome::Denied,
         (None, Verdict::Approved) => WaitOutcome::Approved,

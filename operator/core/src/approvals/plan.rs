@@ -111,7 +111,12 @@ impl ApprovalPlan {
         }
         // Nobody knows what happened to the object before the policies were in place.
         if let PolicyState::InPlace { since } = approvals.policies
-            && seen.object.metadata.creation_timestamp.as_ref().is_none_or(|at| at.0.duration_since(since) < POLICY_DELAY)
+            && seen
+                .object
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .is_none_or(|at| at.0.duration_since(since) < POLICY_DELAY)
         {
             if seen.object.spec.decision.is_some() {
                 let state = ApprovalState::Waiting(
@@ -178,9 +183,7 @@ impl ApprovalPlan {
         let (reason, message) = match (&facts.approvals.policies, status::refusal(&seen.object)) {
             (PolicyState::Missing(which), _) => (ApprovalReason::PolicyMissing, which.clone()),
             (PolicyState::InPlace { .. }, Some((reason, message))) => (reason, message),
-            (PolicyState::InPlace { .. }, None) if is_overdue => {
-                (ApprovalReason::Overdue, String::new())
-            }
+            (PolicyState::InPlace { .. }, None) if is_overdue => (ApprovalReason::Overdue, String::new()),
             (PolicyState::InPlace { .. }, None) => (ApprovalReason::AwaitingDecision, String::new()),
         };
         self.show(facts, seen, &ApprovalState::Waiting(reason, message));

@@ -39,15 +39,17 @@ fn difference(path: &str, expected: &Value, found: &Value) -> Option<String> {
     match (expected, found) {
         (Value::Object(expected), Value::Object(found)) => {
             fields_differ(path, expected, found).or_else(|| {
-                let added = found.iter().find(|(name, value)| {
-                    !expected.contains_key(*name) && !is_default(name, value)
-                });
+                let added = found
+                    .iter()
+                    .find(|(name, value)| !expected.contains_key(*name) && !is_default(name, value));
                 added.map(|(name, _)| format!("{path}.{name}"))
             })
         }
         (Value::Array(expected), Value::Array(found)) if expected.len() == found.len() => {
             let mut pairs = expected.iter().zip(found).enumerate();
-            pairs.find_map(|(index, (expected, found))| difference(&format!("{path}[{index}]"), expected, found))
+            pairs.find_map(|(index, (expected, found))| {
+                difference(&format!("{path}[{index}]"), expected, found)
+            })
         }
         (expected, found) => (expected != found).then(|| path.to_owned()),
     }

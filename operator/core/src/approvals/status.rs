@@ -163,7 +163,11 @@ pub(super) fn event(before: &ObservedApproval, state: &ApprovalState) -> Option<
         }
         ApprovalState::Closed(ClosedWait::Decided(verdict)) => {
             let verdict = reason_of(*verdict);
-            (EventLevel::Normal, EventReason::ApprovalDecided, format!("AgentApproval {name}: {verdict}{}", by()))
+            (
+                EventLevel::Normal,
+                EventReason::ApprovalDecided,
+                format!("AgentApproval {name}: {verdict}{}", by()),
+            )
         }
         ApprovalState::Closed(ClosedWait::TimedOut) => (
             EventLevel::Warning,
@@ -173,5 +177,11 @@ pub(super) fn event(before: &ObservedApproval, state: &ApprovalState) -> Option<
         ApprovalState::Closed(ClosedWait::Withdrawn) => return None,
     };
     let note = text::keep_start(&note, text::EVENT_NOTE_BYTES);
-    Some(EventSpec { level, reason: reason.as_str().to_owned(), action: name.to_owned(), log: note.clone(), note })
+    Some(EventSpec {
+        level,
+        reason: reason.as_str().to_owned(),
+        action: name.to_owned(),
+        log: note.clone(),
+        note,
+    })
 }

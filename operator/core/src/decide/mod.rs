@@ -51,7 +51,8 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     let last_look = row.and_then(|row| until_last_look(row, observed));
     let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
-    let requeue = requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).chain(approvals.requeue).min();
+    let requeue =
+        requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).chain(approvals.requeue).min();
     Decision { effects, status, events, requeue }
 }
 
@@ -137,6 +138,9 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
     }
     if row.deadlines != settings.deadlines && has_agent {
         return Plan::act(Effect::SetDeadlines(row.id, settings.deadlines));
+    }
+    if row.limits != settings.limits && has_agent {
+        return Plan::act(Effect::SetLimits(row.id, settings.limits));
     }
     if let Some(forgiveness) = late_node_loss::forgiveness(row, observed) {
         return Plan::act(Effect::ForgiveEnd(row.id, forgiveness));

@@ -33,7 +33,7 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         if let Some(plan) = end_cancelled(row, end) {
             return plan;
         }
-    } else if let Some(end) = end.or_else(|| end_suspended(row)) {
+    } else if let Some(end) = end.or_else(|| end_suspended(row)).or_else(|| end_at_limit(row)) {
         if end.cause == Cause::ProgressDeadline && row.unattended_wait().is_some() {
             return Plan::act(Effect::ParkUnattended { run: row.id, attempt: row.attempt.number });
         }
@@ -71,6 +71,18 @@ fn end_suspended(row: &RunRecord) -> Option<End> {
         return None;
     };
     Some(End::new(Cause::Suspended, Class::Neutral, message))
+}
+
+/// Ends the attempt of a run that has reached a limit, unless its attached worker still has time to exit.
+fn end_at_limit(row: &RunRecord) -> Option<End> {
+    let message = if row.attempt.state != AttemptState::Attached {
+        "a limit of the run was reached before its worker attached"
+    } else if row.is_expired(Deadline::Limit) {
+        "a limit of the run was reached, and its worker did not exit within 30 s"
+    } else {
+        return None;
+    };
+    row.is_limit_reached().then(|| End::new(Cause::LimitReached, Class::Neutral, message))
 }
 
 fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {

@@ -5,9 +5,9 @@
 
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, AttemptEnd, AttemptStatus, Cause, Class, ConditionStatus, ConditionType,
-    EventReason, OperatingMode, Reason, RecoveryStatus, find_condition, has_status,
+    EventReason, LimitStatus, OperatingMode, Reason, RecoveryStatus, find_condition, has_status,
 };
-use dalsegno_model::RequestedBy;
+use dalsegno_model::{RequestedBy, is_near_limit};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::attribution::{self, Request};
@@ -29,6 +29,7 @@ pub(crate) fn of(run: &AgentRun, new: &AgentRunStatus) -> Vec<EventSpec> {
     }
     let number = attempt.map_or(0, |it| it.number);
     events.extend(change.store_unavailable(number));
+    events.extend(change.limits_near());
     events.extend(change.held(number));
     events.extend(change.suspended(number));
     events.extend(change.resumed(number));
@@ -165,6 +166,23 @@ impl Change<'_> {
         })
     }
 
+    /// At least 80 % of a limit are used: one event for each limit and each value of it.
+    fn limits_near(&self) -> Vec<EventSpec> {
+        let is_near = |it: &&LimitStatus| is_near_limit(it.used, it.max);
+        let old = self.old.map(|it| it.limits.as_slice()).unwrap_or_default();
+        let was_near = |new: &LimitStatus| {
+            old.iter().filter(is_near).any(|it| (it.limit, it.max) == (new.limit, new.max))
+        };
+        let near = self.new.limits.iter().filter(is_near).filter(|it| !was_near(it));
+        near.map(|LimitStatus { limit, used, max }| {
+            let limit = limit.as_str();
+            let note =
+                format!("the run has used {used} of limits.{limit} {max}, and is held when it reaches it");
+            event(EventLevel::Warning, EventReason::LimitNear.as_str(), format!("Near{limit}{max}"), note)
+        })
+        .collect()
+    }
+
     fn held(&self, attempt: i32) -> Option<EventSpec> {
         let held = self.became_true(ConditionType::Held)?;
         let note = text::keep_both_ends(&held.message, text::EVENT_NOTE_BYTES);
@@ -176,7 +194,8 @@ impl Change<'_> {
     fn suspended(&self, attempt: i32) -> Option<EventSpec> {
         self.became_true(ConditionType::Suspended)?;
         let log = "the run is suspended and has no pod".to_owned();
-        let by = self.new.suspend.clone().map(|it| RequestedBy { manager: it.by, user: None, reason: it.reason });
+        let by =
+            self.new.suspend.clone().map(|it| RequestedBy { manager: it.by, user: None, reason: it.reason });
         let note = log.clone() + &attributed("suspended", by.unwrap_or_default());
         let reason = EventReason::Suspended.as_str();
         Some(EventSpec { log, ..event(EventLevel::Normal, reason, format!("Suspend{attempt}"), note) })

@@ -1,14 +1,15 @@
 //! The part of the status that mirrors the store's row.
 
 use dalsegno_crds::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus, WaitStatus,
-    WaitingStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
+    UsageStatus, WaitStatus, WaitingStatus,
 };
-use dalsegno_model::{Attempt, Class, FinishRow, OpenWait, RunOutcome, RunRecord};
+use dalsegno_model::{Attempt, Class, FinishRow, LimitUse, OpenWait, RunOutcome, RunRecord};
 use dalsegno_protocol::{Limits, WaitKind, nesting::deeper_than};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::recovery::in_units_of_spec;
 use crate::run_stage::RunStage;
 
 /// Number of ended attempts that the status shows.
@@ -35,6 +36,7 @@ pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunS
         tool_calls: row.usage.tool_calls,
         cost_micro_usd: row.usage.cost_micro_usd,
     });
+    status.limits = row.recorded_limit_uses().into_iter().map(limit).collect();
     if status.start_time.is_none() {
         status.start_time = attempts(row).filter_map(|it| it.attached_at).min().map(time);
     }
@@ -43,6 +45,11 @@ pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunS
         // An end never changes. The API server may have changed the spelling of the output, so the first one is kept.
         status.result.get_or_insert_with(|| result(finish));
     }
+}
+
+fn limit(of: LimitUse) -> LimitStatus {
+    let LimitUse { limit, used, max } = in_units_of_spec(of);
+    LimitStatus { limit, used, max }
 }
 
 fn attempt(attempt: &Attempt) -> AttemptStatus {

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use crate::authenticator::PodIdentity;
 use crate::credentials;
 use crate::extractors::Run;
-use crate::handlers::waits::public;
 use crate::gateway::Gateway;
+use crate::handlers::waits::public;
 use crate::limits::connections::peer_of;
 use crate::limits::request_body;
 use crate::limits::response_body::{json_length, json_response};
@@ -146,6 +146,8 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         lease_seconds: whole_seconds(record.deadlines.heartbeat_ms),
         suspend: record.suspend.is_some(),
         cancel: record.cancel.is_some(),
+        limit: record.is_limit_reached(),
+        inbox: record.inbox.position,
     })
 }
 

@@ -19,7 +19,7 @@ async fn attach_to_a_new_run_returns_a_fresh_decision() {
     let expected = json!({
         "run": "shop/nightly", "attempt": 1, "decision": "fresh", "branch": 0,
         "unsettledCalls": [], "completedCalls": [], "approval": null, "warnings": [],
-        "heartbeatSeconds": 5, "leaseSeconds": 15, "suspend": false, "cancel": false,
+        "heartbeatSeconds": 5, "leaseSeconds": 15, "suspend": false, "cancel": false, "limit": false,
     });
     assert_eq!(answer, expected);
 }

@@ -182,6 +182,7 @@ forward! {
         async fn park_unattended(&self, run: RunId, attempt: i32) -> Result<RunRecord>;
         async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
+        async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
         async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;
@@ -285,6 +286,8 @@ forward! {
         async fn id(&self) -> Result<Uuid>;
         async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage>;
+        async fn message_authors(&self, run: RunId) -> Result<Vec<String>>;
         async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
         async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
         async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>>;
@@ -301,6 +304,7 @@ forward! {
 forward! {
     impl Admin {}
     pass {
+        async fn send_message(&self, message: &NewMessage) -> Result<Sent>;
         async fn rewrap_keys(&self) -> Result<Rewrapped>;
         async fn shred(&self, shred: &Shred) -> Result<Shredded>;
         async fn prune_audit(&self, prune: &Prune) -> Result<u64>;

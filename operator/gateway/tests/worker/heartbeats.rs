@@ -18,7 +18,7 @@ async fn a_single_heartbeat_renews_the_lease_at_once() {
     let started = Instant::now();
     let answer = ctx.post("heartbeat", "").await.ok();
     assert!(started.elapsed() < heartbeat_batch_window / 2);
-    assert_eq!(answer, json!({ "suspend": false, "cancel": false, "leaseSeconds": 15 }));
+    assert_eq!(answer, json!({ "suspend": false, "cancel": false, "limit": false, "leaseSeconds": 15 }));
     assert!(ctx.record().await.attempt.lease_renewed_at.is_some());
 }
 

@@ -5,7 +5,8 @@ use async_trait::async_trait;
 use crate::{
     Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, Forgiveness, HeadsToAnchor,
     Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, PollSince, Recorded,
-    RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunRecord, Template, WaitAnswer,
+    RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunLimits, RunRecord, Template,
+    WaitAnswer,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -90,6 +91,9 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Sets the retention. It takes effect at once, also for a run that has ended.
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
+
+    /// Sets the limits. They take effect at once: for the answer to the worker's next call, and before the next pod.
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
 
     /// Rewinds the run to an earlier boundary of the live branch. In one step this moves the epoch, marks the later
     /// boundaries as undone, hides the records written after the boundary, and makes the boundary the head. Event

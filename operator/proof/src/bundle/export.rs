@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, CallKey, RunHead, run_head};
+use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, CallKey, RunHead, WaitKey, run_head};
 use dalsegno_model::{Digest, Error, ReadTransaction, Result, RunId};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -36,6 +36,8 @@ pub struct Export {
     boundaries: i64,
     events: i64,
     calls: i64,
+    waits: i64,
+    messages: i64,
     audit: i64,
 }
 
@@ -45,6 +47,8 @@ enum Stage {
     Head,
     Boundaries(BoundaryKey),
     Calls(Option<CallKey>),
+    Waits(Option<WaitKey>),
+    Messages(i64),
     Audit(AuditKey),
     End,
     Done,
@@ -71,6 +75,8 @@ impl Export {
             boundaries: 0,
             events: 0,
             calls: 0,
+            waits: 0,
+            messages: 0,
             audit: 0,
         }))
     }
@@ -99,11 +105,29 @@ impl Export {
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
                         return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
                     }
-                    self.next = page
-                        .last()
-                        .map_or(Stage::Audit(AuditKey::before(run)), |it| Stage::Calls(Some(it.key())));
+                    self.next = page.last().map_or(Stage::Waits(None), |it| Stage::Calls(Some(it.key())));
                     self.calls += page.len() as i64;
                     page.into_iter().map(|it| Line::Call(Box::new(it.into()))).collect()
+                }
+                Stage::Waits(after) => {
+                    let page = self.reading.waits(run, after).await?;
+                    if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
+                        return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
+                    }
+                    self.next = page.last().map_or(Stage::Messages(0), |it| Stage::Waits(Some(it.key())));
+                    self.waits += page.len() as i64;
+                    page.into_iter().map(|it| Line::Wait(Box::new(it.into()))).collect()
+                }
+                Stage::Messages(after) => {
+                    let page = self.reading.messages(run, after).await?;
+                    if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
+                        return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
+                    }
+                    self.next = page.last().map_or(Stage::Audit(AuditKey::before(run)), |it| {
+                        Stage::Messages(it.message.position)
+                    });
+                    self.messages += page.len() as i64;
+                    page.into_iter().map(|it| Line::Message(Box::new(it.into()))).collect()
                 }
                 Stage::Audit(after) => {
                     let page = self.reading.audit(after, run).await?;
@@ -143,6 +167,8 @@ impl Export {
             boundaries: self.boundaries,
             events: self.events,
             calls: self.calls,
+            waits: Some(self.waits),
+            messages: Some(self.messages),
             audit: self.audit,
             sha256: Hash(sha256),
             signature: Bytes(self.signer.sign(&signed(&sha256))),

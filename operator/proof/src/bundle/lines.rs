@@ -1,7 +1,7 @@
 //! The lines of a bundle, as JSON.
 
 use dalsegno_model::Lifecycle;
-use dalsegno_protocol::{Boundary, CallState, Policy, Usage};
+use dalsegno_protocol::{Boundary, CallState, OnTimeout, Policy, Usage, WaitKind, WaitOutcome, WaitState};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -14,6 +14,8 @@ pub enum Line {
     Bundle(BundleLine),
     Boundary(Box<BoundaryLine>),
     Call(Box<CallLine>),
+    Wait(Box<WaitLine>),
+    Message(Box<MessageLine>),
     Audit(AuditLine),
     End(EndLine),
 }
@@ -118,6 +120,56 @@ pub struct CallLine {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WaitLine {
+    pub id: String,
+    pub epoch: i64,
+    pub ordinal: i64,
+    pub turn: i32,
+    pub boundary: Boundary,
+    pub undone: bool,
+    pub attempt: i32,
+    pub kind: WaitKind,
+    pub state: WaitState,
+    pub opened_at: i64,
+    pub deadline_at: Option<i64>,
+    pub on_timeout: OnTimeout,
+    pub wake_at: Option<i64>,
+    pub provider: Option<String>,
+    pub topic: Option<String>,
+    pub proposal_hash: Option<Hash>,
+    pub outcome: Option<WaitOutcome>,
+    pub request: Option<String>,
+    pub answer: Option<String>,
+    /// Its digests cannot be computed any more, because the run's data key was deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shredded: bool,
+    /// The key of its digests, if the run has a data key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_key: Option<Bytes<32>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MessageLine {
+    pub position: i64,
+    pub id: String,
+    pub topic: Option<String>,
+    pub value: Option<String>,
+    pub author: String,
+    pub at: i64,
+    /// The boundary that has taken it.
+    pub taken_by: Option<BoundaryIdLine>,
+    pub digest: Hash,
+    /// Its digest cannot be computed any more, because the run's data key was deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shredded: bool,
+    /// The key of its digest, if the run has a data key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_key: Option<Bytes<32>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditLine {
     pub seq: i64,
     pub at: i64,
@@ -134,6 +186,12 @@ pub struct EndLine {
     pub boundaries: i64,
     pub events: i64,
     pub calls: i64,
+    /// Absent before version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<i64>,
+    /// Absent before version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<i64>,
     pub audit: i64,
     pub sha256: Hash,
     pub signature: Bytes<64>,

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use super::lines::{BundleLine, EndLine, Line};
-use super::{LISTS_CALLS, VERSION, signed};
+use super::{LISTS_CALLS, LISTS_WAITS, VERSION, signed};
 use crate::audit_reconciler::AuditReconciler;
 use crate::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
 
@@ -29,6 +29,10 @@ pub struct Verified {
     pub events: i64,
     /// Number of calls.
     pub calls: i64,
+    /// Number of waits.
+    pub waits: i64,
+    /// Number of messages.
+    pub messages: i64,
     /// Number of audit rows.
     pub audit: i64,
     /// Whether the run was shredded before the export. Only its chains can be verified then.
@@ -69,6 +73,8 @@ enum Kind {
     Bundle,
     Boundary,
     Call,
+    Wait,
+    Message,
     Audit,
     End,
 }
@@ -111,6 +117,8 @@ impl Check {
             Line::Bundle(_) => Kind::Bundle,
             Line::Boundary(_) => Kind::Boundary,
             Line::Call(_) => Kind::Call,
+            Line::Wait(_) => Kind::Wait,
+            Line::Message(_) => Kind::Message,
             Line::Audit(_) => Kind::Audit,
             Line::End(_) => Kind::End,
         };
@@ -142,6 +150,14 @@ impl Check {
             Line::Call(call) => {
                 self.found.calls += 1;
                 self.reconciler.add_call(&call.stored()?);
+            }
+            Line::Wait(wait) => {
+                self.found.waits += 1;
+                self.reconciler.add_wait(&wait.stored()?);
+            }
+            Line::Message(message) => {
+                self.found.messages += 1;
+                self.reconciler.add_message(message.stored()?);
             }
             Line::Audit(row) => {
                 self.found.audit += 1;
@@ -182,17 +198,23 @@ impl Check {
         let sha256: Digest = self.digest.clone().finalize().into();
         let found = &mut self.found;
         let key = self.key.or(found.public_key);
-        let counts = (end.boundaries, end.events, end.calls, end.audit);
+        let has_waits = self.version >= LISTS_WAITS;
+        let counts = (end.boundaries, end.events, end.calls, end.waits, end.messages, end.audit);
+        let counted = (
+            found.boundaries,
+            found.events,
+            found.calls,
+            has_waits.then_some(found.waits),
+            has_waits.then_some(found.messages),
+            found.audit,
+        );
         let faults = [
             (end.sha256.0 != sha256, "the lines before it have another digest"),
             (
                 !key.is_some_and(|key| is_signed(&key, &signed(&end.sha256.0), &end.signature.0)),
                 "it is not signed by the key",
             ),
-            (
-                counts != (found.boundaries, found.events, found.calls, found.audit),
-                "it counts other lines than there are",
-            ),
+            (counts != counted, "it counts other lines than there are"),
         ];
         let reported =
             faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| Problem::at("end", what));
@@ -212,6 +234,10 @@ impl Check {
             self.found.problems.extend(self.reconciler.end_run(run));
             if self.version >= LISTS_CALLS {
                 self.found.problems.extend(self.reconciler.end_calls(self.run));
+            }
+            if self.version >= LISTS_WAITS {
+                self.found.problems.extend(self.reconciler.end_waits(self.run));
+                self.found.problems.extend(self.reconciler.end_messages(self.run));
             }
         }
         self.found

@@ -35,7 +35,8 @@ CREATE TABLE waits (
     answer     bytea,
     -- The call that the approval was used for.
     used_by    text,
-    PRIMARY KEY (run, id, epoch)
+    PRIMARY KEY (run, id, epoch),
+    UNIQUE (run, ordinal)
 );
 
 ALTER TABLE waits ALTER COLUMN request SET STORAGE EXTERNAL, ALTER COLUMN answer SET STORAGE EXTERNAL;

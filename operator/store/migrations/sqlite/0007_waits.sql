@@ -35,7 +35,8 @@ CREATE TABLE waits (
     answer     BLOB,
     -- The call that the approval was used for.
     used_by    TEXT,
-    PRIMARY KEY (run, id, epoch)
+    PRIMARY KEY (run, id, epoch),
+    UNIQUE (run, ordinal)
 ) STRICT;
 
 -- At most one wait of an id on the live branch.

@@ -12,9 +12,7 @@ use super::row::{enum_str, parse_enum, without_nul};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
-use crate::reads::{
-    has_other_arguments, key_refused_message, not_granted_message, other_arguments_message,
-};
+use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
 use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
@@ -114,9 +112,7 @@ impl Postgres {
                 CallRow::read(&row)?.policy.0
             )),
             "too large" => Claimed::TooLarge,
-            "not granted" => {
-                Claimed::ApprovalNotGranted(not_granted_message(claim.approval.as_deref()))
-            }
+            "not granted" => Claimed::ApprovalNotGranted(not_granted_message(claim.approval.as_deref())),
             "spent" => Claimed::ApprovalSpent,
             "fenced" => Claimed::Fenced,
             "finished" => Claimed::Finished,

@@ -28,7 +28,9 @@ WITH head AS MATERIALIZED (
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
            own_open_calls, open_waits,
-           cancel_requested_at, cancel_told_at, suspend, suspend_told_at, heartbeat_ms, audit_seq, audit_hash,
+           cancel_requested_at, cancel_told_at, suspend, suspend_told_at, inbox, heartbeat_ms, audit_seq, audit_hash,
+           tokens_in AS tokens_in_before, tokens_out AS tokens_out_before, cost_micro_usd AS cost_before,
+           limit_turns, limit_tokens, limit_cost, limit_active_ms, limit_reached_at, active_ms, attached_at,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
            CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
@@ -47,6 +49,11 @@ proposed AS (
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[idx] AS position,
+           -- NULL is no limit. A plan ends no turn.
+           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx] - 1 ELSE $3[idx] END >= limit_turns, false)
+               OR coalesce(tokens_in_before + tokens_out_before + $13[idx] + $14[idx] >= limit_tokens, false)
+               OR coalesce(cost_before + $16[idx] >= limit_cost, false)
+               AS reaches_limit,
            own_open_calls
                -- extras {
                - CASE WHEN $22 IS NULL AND own_open_calls > 0 THEN ds_named_open_calls_v1(id, $41) ELSE 0 END
@@ -206,7 +213,8 @@ updated_runs AS (
         cancel_told_at = CASE
             WHEN accepted.cancel_requested_at IS NOT NULL THEN coalesce(accepted.cancel_told_at, accepted.now)
         END,
-        suspend_told_at = CASE WHEN accepted.suspend THEN coalesce(accepted.suspend_told_at, accepted.now) END
+        suspend_told_at = CASE WHEN accepted.suspend THEN coalesce(accepted.suspend_told_at, accepted.now) END,
+        limit_reached_at = CASE WHEN accepted.reaches_limit THEN coalesce(accepted.limit_reached_at, accepted.now) END
     FROM accepted
     -- extras {
     LEFT JOIN audited_plan ON audited_plan.run = accepted.id
@@ -237,6 +245,9 @@ SELECT checked.id AS run,
        CASE verdict WHEN 'ok' THEN head_hash END AS parent_hash,
        suspend,
        cancel_requested_at IS NOT NULL AS cancel,
+       CASE verdict WHEN 'ok' THEN reaches_limit ELSE limit_reached_at IS NOT NULL END
+           OR coalesce(active_ms + now - attached_at >= limit_active_ms, false) AS at_limit,
+       inbox,
        -- extras {
        -- Selected, so that the function is called.
        recorded.count AS recorded,

@@ -113,6 +113,8 @@ fn column(start: ClockStart) -> &'static str {
         ClockStart::CancelTold => "cancel_told_at",
         ClockStart::SuspendRequested => "suspend_requested_at",
         ClockStart::SuspendTold => "suspend_told_at",
+        ClockStart::LimitReached => "limit_reached_at",
+        ClockStart::ActiveTimeEnd => "(attached_at + limit_active_ms - active_ms)",
         ClockStart::LeaseRenewed => "lease_renewed_at",
         ClockStart::Scheduled => "scheduled_at",
         ClockStart::Attached => "attached_at",

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use dalsegno_protocol::{Policy, Usage};
+use dalsegno_protocol::Policy;
 use uuid::Uuid;
 
 use super::{AttemptRow, Column, Columns, OpenWaitsSql, Prefixed, RunRow, WaitRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage, ParkedOn,
+    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, InboxRow, LookUp, Outage, ParkedOn,
     RunRecord, SignalRow,
 };
 
@@ -167,14 +167,13 @@ impl RunRows {
             observed_reset_generation: run.observed_reset_generation,
             reset_attempt: run.reset_attempt,
             calls: call_counts(run),
-            usage: Usage {
-                tokens_in: run.tokens_in,
-                tokens_out: run.tokens_out,
-                tool_calls: run.tool_calls,
-                cost_micro_usd: run.cost_micro_usd,
-            },
+            usage: run.usage(),
+            limits: run.limits(),
+            limit_reached_at: optional(run.limit_reached_at)?,
+            active_ms: run.active_ms,
             cancel: signal(run.cancel_requested_at, run.cancel_told_at)?,
             suspend: signal(run.suspend_requested_at, run.suspend_told_at)?,
+            inbox: InboxRow { position: run.inbox, unread: run.unread },
             finish: finish(run)?,
             deadlines: Deadlines {
                 heartbeat_ms: run.heartbeat_ms,

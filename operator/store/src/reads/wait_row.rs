@@ -9,7 +9,7 @@ use super::table::table;
 use super::{BoundaryColumn, Columns, EnumText, Hash, decode_payload};
 use crate::db_error::{DbError, DbResult, redacted_json_error, timestamp};
 use dalsegno_format::seal::{AadContext, PayloadCipher, is_sealed};
-use dalsegno_model::{AnsweredWait, OpenWait, Proposal, Wait, WaitDecision};
+use dalsegno_model::{AnsweredWait, BoundaryId, OpenWait, Proposal, Wait, WaitDecision};
 
 table! {
     /// A wait, without its payloads `request` and `answer`.
@@ -175,23 +175,53 @@ impl StoredWait {
     }
 }
 
+/// The stored request: the body as it came, and for an approval the salt of its hash.
+#[derive(Deserialize)]
+struct StoredRequest {
+    salt: Option<String>,
+    request: Box<RawValue>,
+}
+
+/// The wait for checks of the store and exports of a run.
+pub(crate) fn stored_wait(
+    row: &impl Columns,
+    cipher: &PayloadCipher,
+) -> DbResult<dalsegno_model::read_transaction::StoredWait> {
+    let (wait, request): (_, Option<Vec<u8>>) =
+        (StoredWait::read(row)?, super::Column::read(row, "request")?);
+    let StoredWait { row, answer } = &wait;
+    let answer = decode_payload(answer.as_deref(), AadContext::WaitAnswer(&row.id, row.epoch), cipher);
+    let decoded = proposal(&StoredWait { answer: None, ..wait.clone() }, request.as_deref(), cipher)
+        .and_then(|proposal| Ok((proposal.request, answer?)));
+    let (request, answer, damage) = match decoded {
+        Ok((request, answer)) => (request, answer, None),
+        Err(DbError::Corrupt(damage)) => (None, None, Some(format!("wait {:?}: {damage}", row.id))),
+        Err(error) => return Err(error),
+    };
+    Ok(dalsegno_model::read_transaction::StoredWait {
+        facts: row.open_wait()?,
+        boundary: BoundaryId { turn: row.turn, boundary: row.boundary.0, epoch: row.epoch },
+        undone: row.undone,
+        state: row.state.0,
+        outcome: row.outcome.map(|outcome| outcome.0),
+        request,
+        answer,
+        digests: cipher.wait_digests(&row.id, row.epoch),
+        damage,
+    })
+}
+
 /// The wait with its request, for the people who decide.
 pub(crate) fn proposal(
     wait: &StoredWait,
     request: Option<&[u8]>,
     cipher: &PayloadCipher,
 ) -> DbResult<Proposal> {
-    #[derive(Deserialize)]
-    struct Stored {
-        salt: Option<String>,
-        request: Box<RawValue>,
-    }
-
     let WaitRow { id, epoch, .. } = &wait.row;
     let invalid = |why: String| DbError::Corrupt(format!("the request of wait {id:?}: {why}"));
     let stored = decode_payload(request, AadContext::WaitRequest(id, *epoch), cipher)
         .map_err(|error| error.of(format!("wait {id:?}")))?
-        .map(|json| serde_json::from_str::<Stored>(json.get()))
+        .map(|json| serde_json::from_str::<StoredRequest>(json.get()))
         .transpose()
         .map_err(|error| invalid(redacted_json_error(&error)))?;
     let salt = stored.as_ref().and_then(|stored| stored.salt.as_deref());

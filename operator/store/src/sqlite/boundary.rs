@@ -36,6 +36,8 @@ pub(super) struct PreparedCommit {
     /// Calls that may stay without an outcome.
     pub open_calls: Vec<String>,
     pub records: Changes,
+    /// Positions of the messages that it takes.
+    pub inbox: Vec<i64>,
     pub usage: Usage,
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
@@ -69,6 +71,7 @@ impl PreparedCommit {
             calls: commit.calls.clone(),
             open_calls: commit.open_calls.clone(),
             records: Changes::of(&commit.records, &cipher)?,
+            inbox: commit.inbox.clone(),
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
@@ -83,6 +86,7 @@ impl PreparedCommit {
         let has_more = !self.calls.is_empty()
             || !self.open_calls.is_empty()
             || self.records.digest.is_some()
+            || !self.inbox.is_empty()
             || self.finish.is_some()
             || self.park.is_some();
         !has_more && self.size() <= MAX_BATCHED_BYTES
@@ -159,6 +163,7 @@ impl<'a> AcceptedBoundary<'a> {
         row.spend(&commit.usage);
         row.stored_bytes += commit.size() as i64;
         row.highest_turn = row.highest_turn.max(turn);
+        row.check_usage_limits(now);
         Self { commit, row, parent, records_digest }
     }
 
@@ -214,6 +219,7 @@ impl<'a> AcceptedBoundary<'a> {
             .bind(row.lease_ms)
             .bind(row.cancel_told_at)
             .bind(row.suspend_told_at)
+            .bind(row.limit_reached_at)
             .bind(row.state_bytes)
             .bind(row.state_hash)
             .bind(row.id)
@@ -234,8 +240,9 @@ static INSERT: LazyLock<BatchStatements> = LazyLock::new(|| {
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0); \
          UPDATE runs SET (head_turn, head_boundary, head_epoch, head_attempt, head_commit_id, head_digest, head_hash, \
          head_position, head_at, highest_turn, stored_bytes, tokens_in, tokens_out, tool_calls, cost_micro_usd, \
-         lease_renewed_at, lease_ms, cancel_told_at, suspend_told_at, state_bytes, state_hash, records_digest) \
-         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
+         lease_renewed_at, lease_ms, cancel_told_at, suspend_told_at, limit_reached_at, state_bytes, state_hash, \
+         records_digest) \
+         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
             .repeat(boundaries)
     })
 });

@@ -15,9 +15,7 @@ use super::{data_keys, open_calls, waits};
 use crate::db_error::DbResult;
 use crate::keys::no_keys;
 use crate::reads::{CallRow, decode_payload, encode_payload};
-use crate::reads::{
-    has_other_arguments, key_refused_message, not_granted_message, other_arguments_message,
-};
+use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
 use crate::transitions::{AuditEvent, has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};

@@ -10,6 +10,7 @@ use super::admission::{self, Admission, OpenCalls, Proposal};
 use super::audit::append;
 use super::boundary::{self, AcceptedBoundary, PreparedCommit, may_be_too_large};
 use super::calls::next_ordinal;
+use super::messages;
 use super::open_calls;
 use super::records::{self, RecordsAt};
 use super::row::RunRow;
@@ -48,6 +49,9 @@ pub(super) async fn commit(
             // The end of a run is accepted on a full volume too: it lets retention delete the run's data.
             if commit.finish.is_none() {
                 commit.room.check()?;
+            }
+            if let Some(position) = messages::first_missing(conn, row.id, &commit.inbox).await? {
+                return Ok(Some(Committed::NoSuchMessage { position }));
             }
             if let Some(ParkWithBoundary(park)) = &commit.park
                 && let Some(id) = waits::first_unknown(conn, commit.run, &park.on).await?
@@ -97,7 +101,7 @@ pub(super) async fn commit_together(
         }
     }
     boundary::insert(conn, &accepted).await?;
-    Ok(accepted.iter().map(|boundary| (boundary.row.id, receipt(boundary))).collect())
+    Ok(accepted.iter().map(|boundary| (boundary.row.id, receipt(now, boundary))).collect())
 }
 
 /// Returns whether a commit was encoded for this head. A delta, and a counted size, are valid for one head only.
@@ -112,10 +116,10 @@ fn accept(now: i64, mut row: RunRow, commit: &PreparedCommit) -> AcceptedBoundar
     AcceptedBoundary::new(now, row, commit)
 }
 
-fn receipt(boundary: &AcceptedBoundary<'_>) -> Committed {
+fn receipt(now: i64, boundary: &AcceptedBoundary<'_>) -> Committed {
     Committed::Ok(CommitReceipt {
         parent: boundary.parent.map(|parent| parent.hash),
-        ..commit_receipt(&boundary.row)
+        ..commit_receipt(&boundary.row, now)
     })
 }
 
@@ -137,10 +141,11 @@ async fn write(
     let at = BoundaryId { turn, boundary, epoch: accepted.row.epoch };
     records::apply(conn, RecordsAt { run: commit.run, boundary: at, now }, &commit.records).await?;
     end_run(conn, now, &mut accepted.row, commit).await?;
-    if commit.finish.is_some() || !commit.calls.is_empty() {
+    messages::take(conn, now, &mut accepted.row, at, &commit.inbox).await?;
+    if commit.finish.is_some() || !commit.calls.is_empty() || !commit.inbox.is_empty() {
         accepted.row.save(conn).await?;
     }
-    Ok(Some(receipt(&accepted)))
+    Ok(Some(receipt(now, &accepted)))
 }
 
 /// Inserts the turn's planned calls with their keys. A call that exists keeps its first key. If it is not claimed yet,
@@ -221,7 +226,7 @@ async fn duplicate(conn: &mut SqliteConnection, now: i64, mut row: RunRow) -> Db
     if report_signals(&mut row, now) {
         row.save(conn).await?;
     }
-    Ok(Committed::Duplicate(commit_receipt(&row)))
+    Ok(Committed::Duplicate(commit_receipt(&row, now)))
 }
 
 /// Returns whether this very commit is on the live branch.

@@ -47,7 +47,7 @@ async fn heartbeat(
     .bind(run)
     .execute(conn)
     .await?;
-    Ok(HeartbeatAnswer::Ok(row.worker_signals()))
+    Ok(HeartbeatAnswer::Ok(row.worker_signals(now)))
 }
 
 /// Records a heartbeat of one gateway. `?3`: the longest gap between two heartbeats that is no outage.

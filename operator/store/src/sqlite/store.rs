@@ -11,19 +11,20 @@ use super::{
 };
 use crate::transitions::{
     AcknowledgeCancel, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume, SetDeadlines,
-    SetRetention, SettleTime, Suspend, TimeOutWait,
+    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
+    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
-    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
-    NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
-    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunRecord, Settle, Shred,
-    Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery,
+    NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, OpenWaitRequest, Operator,
+    Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
+    RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted,
+    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -105,6 +106,10 @@ impl Operator for Sqlite {
 
     async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord> {
         self.transition(run, SetDeadlines(*deadlines)).await
+    }
+
+    async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord> {
+        self.transition(run, SetLimits(*limits)).await
     }
 
     async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord> {
@@ -253,6 +258,14 @@ impl Read for Sqlite {
         self.read_record_page(run, query.clone()).await
     }
 
+    async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage> {
+        self.read_message_page(run, *query).await
+    }
+
+    async fn message_authors(&self, run: RunId) -> Result<Vec<String>> {
+        self.read_message_authors(run).await
+    }
+
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
         self.read_event_page(run, query).await
     }
@@ -335,6 +348,10 @@ impl Read for Sqlite {
 
 #[async_trait]
 impl Admin for Sqlite {
+    async fn send_message(&self, message: &NewMessage) -> Result<Sent> {
+        self.do_send_message(message).await
+    }
+
     async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64> {
         if adoption.from == adoption.to {
             return Ok(0);

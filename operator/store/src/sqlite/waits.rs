@@ -8,8 +8,10 @@ use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::db_error::DbResult;
 use crate::reads::{Column, StoredWait};
-use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, WAIT_STATE, WAITS, WAITS_OF_RUN};
-use crate::transitions::{AuditEvent, MovedRateLimit, RateLimitQueue, Rows, WaitsQuery, withdrawn_detail};
+use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, UNREAD_MESSAGE, WAIT_STATE, WAITS, WAITS_OF_RUN};
+use crate::transitions::{
+    AuditEvent, MovedRateLimit, RateLimitQueue, Rows, UnreadQuery, WaitsQuery, withdrawn_detail,
+};
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Digest, RunId};
 
@@ -37,6 +39,10 @@ pub(super) async fn load(
         let query = sqlx::query_as(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider);
         let (others, is_probe) = query.fetch_one(&mut *conn).await?;
         rows.rate_limit = RateLimitQueue { others, is_probe };
+    }
+    if let Some(UnreadQuery { topic }) = query.unread {
+        let query = sqlx::query_scalar(UNREAD_MESSAGE).bind(run.id).bind(topic);
+        rows.unread_message = query.fetch_one(&mut *conn).await?;
     }
     Ok(())
 }
@@ -107,17 +113,12 @@ pub(super) async fn approval_use(
 }
 
 /// Notes that the call uses the approval, if it does not already.
-pub(super) async fn use_approval(
-    conn: &mut SqliteConnection,
-    now: i64,
-    used: UsedApproval,
-) -> DbResult<()> {
+pub(super) async fn use_approval(conn: &mut SqliteConnection, now: i64, used: UsedApproval) -> DbResult<()> {
     let UsedApproval { run, approval, call } = used;
     let query = sqlx::query_scalar(
         "UPDATE waits SET used_by = ?3 WHERE run = ?1 AND id = ?2 AND NOT undone AND used_by IS NULL RETURNING epoch",
     );
-    let epoch: Option<i64> =
-        query.bind(run).bind(&approval).bind(&call).fetch_optional(&mut *conn).await?;
+    let epoch: Option<i64> = query.bind(run).bind(&approval).bind(&call).fetch_optional(&mut *conn).await?;
     if let (Some(epoch), Some(mut row)) = (epoch, RunRow::load(conn, run).await?) {
         let detail = json!({ "wait": approval, "epoch": epoch, "call": call });
         let event = AuditEvent { kind: kind::APPROVAL_USED, actor: actor::WORKER, detail };

@@ -2,14 +2,13 @@
 
 use dalsegno_protocol::{WaitKind, WaitState};
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
 use super::waits::{NewAnswer, answer_wait};
 use super::{Change, Decision, Needs, Rows, Transition, WaitsQuery, text};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::StoredWait;
-use dalsegno_format::seal::{AadContext, PayloadCipher};
-use dalsegno_format::{codec, header};
+use dalsegno_format::codec;
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_model::{Answered, Result, WaitAnswer};
 
 /// [`dalsegno_model::Operator::answer_wait`].
@@ -29,7 +28,7 @@ impl AnswerWait {
         let context = AadContext::WaitAnswer(&answer.id, answer.epoch);
         Ok(Self {
             ids: [text(&answer.id)],
-            digest: header::render(&cipher.digest(Sha256::digest(json.as_bytes()).into())),
+            digest: cipher.wait_digests(&answer.id, answer.epoch).render(&json),
             encoded: cipher.seal(context, codec::encode(json.as_bytes()))?,
             actor: text(&answer.decision.by),
             answer: answer.clone(),
@@ -42,7 +41,7 @@ impl Transition for AnswerWait {
     const OPERATION: &'static str = "answering a wait";
 
     fn needs(&self) -> Needs<'_> {
-        Needs::Waits(WaitsQuery { ids: &self.ids, provider: None })
+        Needs::Waits(WaitsQuery { ids: &self.ids, provider: None, unread: None })
     }
 
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<Answered>> {

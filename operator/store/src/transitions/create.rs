@@ -201,6 +201,12 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         start_ms: new.deadlines.start_ms,
         progress_ms: new.deadlines.progress_ms,
         suspend_ms: new.deadlines.suspend_ms,
+        limit_turns: None,
+        limit_tokens: None,
+        limit_cost: None,
+        limit_active_ms: None,
+        limit_reached_at: None,
+        active_ms: 0,
         finish_outcome: None,
         finish_reason: None,
         finish_message: None,
@@ -235,5 +241,8 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         parked_at: None,
         parks_without_progress: 0,
         wake_at: None,
+        inbox: 0,
+        unread: 0,
+        unread_bytes: 0,
     }
 }

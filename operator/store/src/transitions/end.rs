@@ -26,6 +26,7 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     }
     let progress = has_progress(run);
     let class = resolve(ending.class, progress);
+    let active = run.active_ms_at(change.now());
     let (now, turn, lease) = (change.now(), run.head_turn.unwrap_or_default(), run.lease_renewed_at);
 
     let attempt = change.attempt()?;
@@ -46,6 +47,7 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     }
     let run = change.run();
     run.own_open_calls = 0;
+    run.active_ms = active;
     run.attempt_state = EnumText(AttemptState::Ended);
     run.set_counters(count(run.counters(), class, progress));
     if progress {

@@ -38,7 +38,7 @@ impl Transition for Finish {
             Some(Committed::Fenced { committed: is_finish })
         } else if is_finish {
             report_signals(change.run(), now);
-            Some(Committed::Duplicate(commit_receipt(change.row())))
+            Some(Committed::Duplicate(commit_receipt(change.row(), now)))
         } else if !change.is_live() {
             Some(Committed::Finished)
         } else if has_unsettled(run) {
@@ -56,7 +56,7 @@ impl Transition for Finish {
         let by = (self.commit_id, self.digest.stored);
         finish_with_audit(&mut change, &self.finish, Some(by), actor::WORKER);
         change.notify();
-        let answer = Committed::Ok(commit_receipt(change.row()));
+        let answer = Committed::Ok(commit_receipt(change.row(), now));
         Ok(change.decide(answer))
     }
 

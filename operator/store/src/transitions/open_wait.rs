@@ -6,10 +6,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::waits::{answer_by_clock, answer_message_wait, update_waits};
 use super::worker::has_capability;
-use super::{Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, WaitsQuery, text};
+use super::{Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, UnreadQuery, WaitsQuery, text};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{BoundaryColumn, EnumText, Hash, RunRow, StoredWait, WaitRow};
-use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
+use dalsegno_format::seal::{AadContext, BodyDigest, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::{codec, header};
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Digest, OpenWaitRequest, Result, RunId, WaitAsks, WaitOpened};
@@ -33,6 +33,8 @@ pub(crate) struct OpenWait {
     asks: WaitAsks,
     deadline_ms: Option<i64>,
     on_timeout: OnTimeout,
+    /// The body as it came.
+    body: String,
     /// The request, encoded. It is sealed in the transition, since its place has the epoch.
     request: Vec<u8>,
     cipher: PayloadCipher,
@@ -56,6 +58,7 @@ impl OpenWait {
             digest: cipher.body(digest),
             bytes: body.get().len() as i64,
             request: codec::encode(stored_request(asks, body.get()).as_bytes()),
+            body: body.get().to_owned(),
             asks: asks.clone(),
             deadline_ms,
             on_timeout,
@@ -155,25 +158,26 @@ impl Transition for OpenWait {
     const OPERATION: &'static str = "opening a wait";
 
     fn needs(&self) -> Needs<'_> {
-        let provider = match &self.asks {
-            WaitAsks::RateLimit { provider, .. } => Some(provider.as_str()),
-            WaitAsks::Approval { .. } | WaitAsks::Until(_) | WaitAsks::Message(_) => None,
+        let (provider, unread) = match &self.asks {
+            WaitAsks::RateLimit { provider, .. } => (Some(provider.as_str()), None),
+            WaitAsks::Message(topic) => (None, Some(UnreadQuery { topic: topic.as_deref() })),
+            WaitAsks::Approval { .. } | WaitAsks::Until(_) => (None, None),
         };
-        Needs::Waits(WaitsQuery { ids: &self.ids, provider })
+        Needs::Waits(WaitsQuery { ids: &self.ids, provider, unread })
     }
 
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<WaitOpened>> {
-        let (before, queue) = (rows.named_waits.pop(), rows.rate_limit);
-        let unread = unread_message(&rows, &self.asks);
+        let (before, queue, unread) = (rows.named_waits.pop(), rows.rate_limit, rows.unread_message);
         let mut change = Change::of(rows);
         if let Some(answer) = self.refuse(change.row(), change.is_live(), before.as_ref())? {
             return Ok(change.decide(answer));
         }
         let row = self.row(change.row(), change.now(), queue);
         let request = self.cipher.seal(AadContext::WaitRequest(&row.id, row.epoch), self.request.clone())?;
+        let request_digest = self.cipher.wait_digests(&row.id, row.epoch).render(&self.body);
         let mut detail = json!({
             "wait": row.id, "epoch": row.epoch, "kind": row.kind.0, "turn": row.turn,
-            "digest": header::render(&row.digest.0), "onTimeout": row.on_timeout.0,
+            "boundary": row.boundary.0, "request": request_digest, "onTimeout": row.on_timeout.0,
         });
         for (name, at) in [("deadlineAt", row.deadline_at), ("wakeAt", row.wake_at)] {
             if let Some(at) = at {
@@ -214,11 +218,6 @@ impl Transition for OpenWait {
     fn without_run(&self, _: RunId) -> DbResult<WaitOpened> {
         Ok(WaitOpened::NotFound)
     }
-}
-
-/// The position of the first unread message that a new wait is for. No run has an inbox yet.
-fn unread_message(_: &Rows, _: &WaitAsks) -> Option<i64> {
-    None
 }
 
 /// The request as it is stored: the body, and for an approval the salt of its hash.

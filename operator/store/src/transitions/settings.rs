@@ -1,8 +1,8 @@
-//! Settings of a run: the lengths of its deadlines, and its retention. Changes of settings are not in the audit.
+//! Settings of a run: the lengths of its deadlines, its limits, and its retention. Changes of settings are not in the audit.
 
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
-use dalsegno_model::{Deadlines, Retention, RunRecord};
+use dalsegno_model::{Deadlines, Retention, RunLimits, RunRecord};
 
 /// [`dalsegno_model::Store::set_deadlines`].
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,25 @@ pub(super) fn set_deadlines(change: &mut Change, deadlines: &Deadlines) {
     let run = change.run();
     (run.heartbeat_ms, run.start_ms, run.progress_ms) = (heartbeat_ms, start_ms, progress_ms);
     run.suspend_ms = suspend_ms;
+}
+
+/// [`dalsegno_model::Operator::set_limits`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetLimits(pub RunLimits);
+
+impl Transition for SetLimits {
+    type Answer = RunRecord;
+    const OPERATION: &'static str = "setting limits";
+
+    fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
+        let mut change = Change::of(rows);
+        if change.is_live() {
+            let now = change.now();
+            change.run().set_limits(self.0);
+            change.run().check_usage_limits(now);
+        }
+        change.with_record()
+    }
 }
 
 /// [`dalsegno_model::Store::set_retention`]. It applies to runs that are over too.

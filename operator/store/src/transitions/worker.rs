@@ -53,6 +53,6 @@ pub(crate) fn report_signals(run: &mut RunRow, now: i64) -> bool {
 }
 
 /// The head and the signals for the worker's answer.
-pub(crate) fn commit_receipt(run: &RunRow) -> CommitReceipt {
-    CommitReceipt { head: run.public_head(), parent: None, signals: run.worker_signals() }
+pub(crate) fn commit_receipt(run: &RunRow, now: i64) -> CommitReceipt {
+    CommitReceipt { head: run.public_head(), parent: None, signals: run.worker_signals(now) }
 }

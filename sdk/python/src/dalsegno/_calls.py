@@ -13,6 +13,9 @@ from dalsegno import _json
 from dalsegno._errors import CallFailed, KeyRefused, Refused, Uncertain
 from dalsegno._transport import Transport
 
+NOT_OPENED = ("INVALID", "TOO_LARGE", "APPROVAL_NOT_GRANTED", "APPROVAL_SPENT")
+"""The refusals of a claim after which the gateway has certainly stored nothing of it."""
+
 Tool = Callable[[str, Any], Any]
 """A tool takes the call's key and its arguments, and returns a result that is JSON."""
 
@@ -48,9 +51,11 @@ class Calls:
         self._key_prefix = key_prefix
         self._claims: dict[str, _Claim] = {}
 
-    def call(self, id: str, policy: str, tool: Tool, key: str | None, arguments: Any) -> Any:
+    def call(
+        self, id: str, policy: str, tool: Tool, key: str | None, arguments: Any, approval: str | None
+    ) -> Any:
         """Claims the call, runs its tool if nothing speaks against it, and returns the result: see `Run.call`."""
-        claim = self._claim(id, policy, key, arguments)
+        claim = self._claim(id, policy, key, arguments, approval)
         answer = self._send_claim(id, claim)
         call, go = answer["call"], answer["verdict"] == "go"
         state, result = call["state"], call.get("result")
@@ -83,7 +88,7 @@ class Calls:
         """The calls of a plan, each with its default key unless it has another."""
         return [{"key": self._key_prefix + call["id"], **call} for call in calls]
 
-    def _claim(self, id: str, policy: str, key: str | None, arguments: Any) -> _Claim:
+    def _claim(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> _Claim:
         """The call's claim: the one that exists, or a new one. It holds a copy, so that later changes do not reach it.
 
         Errors: `TypeError` or `ValueError` where the arguments or the key cannot be sent.
@@ -93,6 +98,7 @@ class Calls:
             "policy": policy,
             "key": key or self._key_prefix + id,
             "arguments": arguments,
+            "approval": approval,
         }
         return self._claims.setdefault(id, _Claim(_json.copy(fields)))
 
@@ -100,7 +106,7 @@ class Calls:
         try:
             return self._transport.send(f"{_path(id)}/claim", claim.fields)
         except Refused as refused:
-            if refused.code in ("INVALID", "TOO_LARGE"):
+            if refused.code in NOT_OPENED:
                 self._drop(id, claim)
             raise
 

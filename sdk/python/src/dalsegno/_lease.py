@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dalsegno._errors import Refused
@@ -20,11 +20,24 @@ class Lease:
     def __init__(self) -> None:
         self.ended = False
         """Whether this process has ended its attempt. Then heartbeats stop, and the refusal of one is no fence."""
-        self.parking = False
-        """Whether a park is sent and not answered. Heartbeats go on, and the refusal of one says nothing: the answer to
-        the park says whether the attempt is over."""
+        self._parking = False
         self._seconds: float = 0  # 0 until an answer names it
         self._shortened = threading.Semaphore(0)
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether this process ends or has ended its attempt."""
+        return self._parking or self.ended  # in this order: a park marks the end before it is over
+
+    @contextmanager
+    def parking(self) -> Generator[None, None, None]:
+        """While a park is sent and not answered. Heartbeats go on, and the refusal of one says nothing: the answer to
+        the park says whether the attempt is over."""
+        self._parking = True
+        try:
+            yield
+        finally:
+            self._parking = False
 
     def observe(self, answer: Mapping[str, Any]) -> None:
         """Takes the lease from an answer of the gateway, if it names one."""

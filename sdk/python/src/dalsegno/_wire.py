@@ -45,6 +45,8 @@ class Refusal:
     status: int
     code: str
     detail: str
+    committed: bool = False
+    """Whether the boundary of a `FENCED` request is in the store."""
 
 
 Outcome = Ok | Again | Refusal
@@ -59,8 +61,8 @@ class Reaction(enum.Enum):
 
 
 def log_name(path: str) -> str:
-    """The name of a request for logs: without a call's id, a record's space or a record's key."""
-    return re.sub("(?<=^calls/)[^/]+", "*", path.split("?")[0])
+    """The name of a request for logs: without the id of a call or a wait, a record's space or a record's key."""
+    return re.sub("(?<=^(?:calls|waits)/)[^/]+", "*", path.split("?")[0])
 
 
 def encode(name: str, fields: Mapping[str, Any] | None) -> bytes | None:
@@ -87,11 +89,10 @@ def classify(status: int, body: bytes) -> Outcome:
         return Ok(answer) if isinstance(answer, dict) else Again("200")
     if status == 429 or status >= 500:
         return Again(str(status))
-    code, detail = f"HTTP_{status}", str(body[:MAX_DETAIL_BYTES])
-    with suppress(ValueError, LookupError, TypeError):  # the body is not the gateway's
+    with suppress(ValueError, LookupError, TypeError, AttributeError):  # the body is not the gateway's
         problem = json.loads(body)
-        code, detail = problem["code"], problem["detail"]
-    return Refusal(status, code, detail)
+        return Refusal(status, problem["code"], problem["detail"], problem.get("committed", False))
+    return Refusal(status, f"HTTP_{status}", str(body[:MAX_DETAIL_BYTES]))
 
 
 def react(name: str, refusal: Refusal, ended: bool) -> Reaction:
@@ -99,10 +100,12 @@ def react(name: str, refusal: Refusal, ended: bool) -> Reaction:
 
     A code of `OVER` ends the process, whatever the agent would catch. A heartbeat is the exception: its refusal is
     expected after our own finish, cancel or park, and any other refusal of it is no answer, so that heartbeats go on.
+    The other exception is a repeated boundary that parked: it is in the store, and its own park fences it.
     """
     heartbeat = name == "heartbeat"
     if refusal.code in OVER:
-        return Reaction.RAISE if heartbeat and (refusal.code == "FINISHED" or ended) else Reaction.EXIT
+        by_itself = ended and (heartbeat or refusal.committed)
+        return Reaction.RAISE if by_itself or (heartbeat and refusal.code == "FINISHED") else Reaction.EXIT
     return Reaction.RETRY if heartbeat else Reaction.RAISE
 
 

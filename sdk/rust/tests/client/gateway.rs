@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -162,7 +163,7 @@ pub fn flags(more: Value) -> Answer {
 pub fn attached(more: Value) -> Answer {
     let fresh = json!({
         "run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "unsettledCalls": [], "completedCalls": [],
-        "approval": null, "warnings": [], "heartbeatSeconds": 1,
+        "waits": [], "warnings": [], "heartbeatSeconds": 1,
     });
     flags(merged(fresh, more))
 }
@@ -195,4 +196,17 @@ pub fn wait_until(limit: Duration, mut is_true: impl FnMut() -> bool) {
         assert!(start.elapsed() < limit, "not true within {limit:?}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Runs this test again in another process, whose worker attaches to this gateway. Returns the exit code.
+pub fn exit_code(test: &str, gateway: &Gateway) -> Option<i32> {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let child = child.args(["--exact", "--nocapture", test]).env("CHILD", &gateway.url);
+    child.output().unwrap().status.code()
+}
+
+/// The run of the other process.
+pub fn child_run() -> Option<Run> {
+    let url = std::env::var("CHILD").ok()?;
+    Some(Gateway::new().builder_with_default_hook().env(env::URL, &url).attach().unwrap())
 }

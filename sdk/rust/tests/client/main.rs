@@ -6,6 +6,8 @@ mod calls;
 mod connections;
 mod gateway;
 mod heartbeats;
+mod limits;
 mod records;
 mod run;
 mod suspend;
+mod waits;

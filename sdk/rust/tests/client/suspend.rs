@@ -1,16 +1,17 @@
 //! Suspend: the worker parks between two steps.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dalsegno_protocol::{Code, Policy, env};
+use dalsegno_protocol::{Code, Policy};
 use dalsegno_sdk::{Commit, Error, Run, ToolCall, ToolError};
 use serde_json::{Value, json};
 
-use crate::gateway::{Answer, Gateway, attached, call, committed, flags, problem, wait_until};
+use crate::gateway::{
+    Answer, Gateway, attached, call, child_run, committed, exit_code, flags, problem, wait_until,
+};
 
 fn suspended() -> Answer {
     attached(json!({"suspend": true}))
@@ -23,19 +24,6 @@ fn answer(result: &str) -> Answer {
 /// A park that is answered only by its sixth try, between one and four seconds later.
 fn late(result: &str) -> [Answer; 6] {
     std::array::from_fn(|n| if n < 5 { problem(503, "UNAVAILABLE") } else { answer(result) })
-}
-
-/// Runs this test again in another process, whose worker attaches to this gateway. Returns the exit code.
-fn exit_code(test: &str, gateway: &Gateway) -> Option<i32> {
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let child = child.args(["--exact", "--nocapture", test]).env("CHILD", &gateway.url);
-    child.output().unwrap().status.code()
-}
-
-/// The run of the other process.
-fn child_run() -> Option<Run> {
-    let url = std::env::var("CHILD").ok()?;
-    Some(Gateway::new().builder_with_default_hook().env(env::URL, &url).attach().unwrap())
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod evidence;
 mod finished;
 mod holds;
 mod late_node_loss;
+mod limits;
 mod lost_gateway;
 mod pod_ends;
 mod remedies;
@@ -39,6 +40,7 @@ fn every_cause_that_the_operator_can_find_has_a_case() {
         cancel::cases(),
         reserved::cases(),
         holds::cases(),
+        limits::cases(),
         starting::cases(),
         suspend::cases(),
         avoided_nodes::cases(),
