@@ -10,7 +10,8 @@ mod values;
 use clap::{Parser, Subcommand};
 
 pub use server::{
-    DevArgs, DevCommand, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs,
+    DevApproveArgs, DevArgs, DevCommand, DevDecisionArgs, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs,
+    HealthArgs, KeyArgs, OperatorArgs,
 };
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{

@@ -67,7 +67,10 @@ async fn what_is_not_approved_allows_no_call(cx: &TestContext) {
     answered(cx, &worker, "denied", WaitOutcome::Denied).await;
     for approval in ["open", "noon", "denied", "never asked"] {
         let claimed = cx.claim(&allowed(&worker, "payment", approval)).await.unwrap();
-        assert!(matches!(&claimed, Claimed::ApprovalNotGranted(why) if why.contains(approval)), "{claimed:?}");
+        assert!(
+            matches!(&claimed, Claimed::ApprovalNotGranted(why) if why.contains(approval)),
+            "{claimed:?}"
+        );
     }
     assert!(cx.call_ids(worker.run, CallFilter::All).await.is_empty());
     // Without an approval in the claim, none is needed.
@@ -105,7 +108,8 @@ async fn a_rewind_takes_the_approval_with_it(cx: &TestContext) {
     cx.commit_turn(&worker, 2).await;
     answered(cx, &worker, "pay", WaitOutcome::Approved).await;
     let row = cx.run_of(&worker).await;
-    let rewind = Rewind { epoch: row.epoch, to: result_place(1), actor: "ada".into(), reason: "again".into() };
+    let rewind =
+        Rewind { epoch: row.epoch, to: result_place(1), actor: "ada".into(), reason: "again".into() };
     let row = done(cx.rewind(worker.run, &rewind).await.unwrap());
     let next = cx.start_worker(&row).await;
     let claimed = cx.claim(&allowed(&next, "payment", "pay")).await.unwrap();
@@ -115,14 +119,18 @@ async fn a_rewind_takes_the_approval_with_it(cx: &TestContext) {
 async fn a_refused_decision_is_in_the_audit_and_changes_nothing(cx: &TestContext) {
     let worker = cx.worker().await;
     let epoch = open(cx, &request(&worker, "pay", approval())).await.facts.epoch;
-    let refused = RefusedDecision { id: "pay".into(), epoch, by: "eve".into(), reason: "FourEyesViolated".into() };
+    let refused =
+        RefusedDecision { id: "pay".into(), epoch, by: "eve".into(), reason: "FourEyesViolated".into() };
     let row = cx.refuse_decision(worker.run, &refused).await.unwrap();
     assert_eq!(row.waits.len(), 1);
     let last = cx.audit(worker.run).await.unwrap().pop().unwrap();
     assert_eq!((&*last.kind, &*last.actor), ("decisionRefused", "operator"));
     assert!(last.detail.contains("eve") && last.detail.contains("FourEyesViolated"), "{}", last.detail);
     let before = cx.audit(worker.run).await.unwrap().len();
-    for other in [RefusedDecision { id: "other".into(), ..refused.clone() }, RefusedDecision { epoch: epoch + 1, ..refused }] {
+    for other in [
+        RefusedDecision { id: "other".into(), ..refused.clone() },
+        RefusedDecision { epoch: epoch + 1, ..refused },
+    ] {
         cx.refuse_decision(worker.run, &other).await.unwrap();
     }
     assert_eq!(cx.audit(worker.run).await.unwrap().len(), before);
