@@ -32,6 +32,9 @@ while run.turn <= script.get("turns", 3):
         run.fail("the key is revoked", fatal=True)
     if run.turn == script.get("askAt"):
         run.call("pay", policy="ask", tool=lambda key, arguments: os._exit(9))
+    if run.turn == script.get("approveAt"):
+        answer = run.ask_approval("pay", title="Pay", summary="it is due", proposal={"cents": 500}, deadline=script.get("deadline"))
+        print("answer", answer.outcome, answer.by, answer.reason, answer.changes, flush=True)
     if run.turn == script.get("sleepAt"):
         wanted = datetime.now(timezone.utc) + timedelta(seconds=script["nap"])  # later in the attempt after the park
         elapsed = run.sleep_until("nap", wanted)

@@ -102,7 +102,7 @@ impl Case {
 
     fn perform(&self, effect: ApprovalEffect) -> Option<EffectResult> {
         let written = |mut object: AgentApproval| {
-            object.metadata.creation_timestamp.get_or_insert(Time(ago(50)));
+            object.metadata.creation_timestamp.get_or_insert(Time(now()));
             object.metadata.uid.get_or_insert_with(|| "approval-uid".into());
             let name = object.metadata.name.clone().unwrap_or_default();
             Some(EffectResult::Approval(name, Some(Box::new(object))))
@@ -248,6 +248,8 @@ fn no_decision_counts_before_the_policies_were_looked_at_or_while_one_is_missing
 #[test]
 fn an_object_from_before_the_policies_is_replaced_with_its_decision() {
     let mut case = case(|_| {}).decided(approved("alice"));
+    let created = &mut case.approvals().objects[0].object.metadata.creation_timestamp;
+    *created = Some(Time(ago(50)));
     case.approvals().policies = PolicyState::InPlace { since: ago(49) };
     assert!(matches!(case.until("delete-approval"), Some(ApprovalEffect::Delete { .. })));
     let object = case.settle();
@@ -368,7 +370,10 @@ fn an_approval_times_out_only_after_a_live_read_without_a_decision() {
     let object = case.until("time-out-wait").map(|_| case.object().clone()).unwrap();
     case.approvals().objects = vec![ObservedApproval { object: object.clone(), live: false }];
     let names: Vec<_> = case.effects().iter().map(ApprovalEffect::name).collect();
-    assert_eq!(names, ["read-approval"], "the cache proves nothing");
+    assert!(
+        names.contains(&"read-approval") && !names.contains(&"time-out-wait"),
+        "the cache proves nothing: {names:?}"
+    );
     // Somebody has decided meanwhile: that counts, although the deadline has passed.
     let mut decided = object;
     decided.spec.decision = serde_json::from_value(decision("Approved", "alice")).unwrap();
