@@ -26,7 +26,7 @@ impl Run {
         let known = self.inbox();
         let (mut messages, mut next) = (Vec::new(), Some(0));
         while let Some(after) = next {
-            let mut page = self.inbox_page(after)?;
+            let mut page = self.inbox_page(&format!("after={after}"))?;
             messages.append(&mut page.messages);
             next = page.next;
         }
@@ -35,9 +35,9 @@ impl Run {
         Ok(messages)
     }
 
-    /// The first messages behind a position that no boundary has taken.
-    pub(crate) fn inbox_page(&self, after: i64) -> Result<MessagesResponse> {
-        self.client.call(&format!("inbox?after={after}"), None)
+    /// A page of the messages that no boundary has taken.
+    pub(crate) fn inbox_page(&self, query: &str) -> Result<MessagesResponse> {
+        self.client.call(&format!("inbox?{query}"), None)
     }
 }
 

@@ -180,7 +180,7 @@ impl Run {
     /// [`Error::MessageTaken`] if a boundary has taken the message.
     pub fn wait_for_message(&self, id: &str, wait: &WaitFor) -> Result<Option<Message>> {
         let Some(position) = self.wait_for(id, wait)?.position else { return Ok(None) };
-        let first = self.inbox_page(position - 1)?.messages.into_iter().next();
+        let first = self.inbox_page(&format!("after={}&limit=1", position - 1))?.messages.into_iter().next();
         match first {
             Some(message) if message.position == position => Ok(Some(message)),
             _ => Err(Error::MessageTaken),

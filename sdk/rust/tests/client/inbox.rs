@@ -43,9 +43,9 @@ fn a_message_that_answers_a_wait_is_returned_once() {
     let came = answer(json!({"outcome": "message", "position": 4}));
     let gateway =
         Gateway::new().on("waits/w1", [came.clone(), came, answer(json!({"outcome": "timedOut"}))]).on(
-            "inbox?after=3",
+            "inbox?after=3&limit=1",
             [
-                page(json!([message(4, json!("5 euro")), message(5, json!("x"))]), json!({})),
+                page(json!([message(4, json!("5 euro"))]), json!({"next": 4})),
                 page(json!([message(5, json!("x"))]), json!({})),
             ],
         );
