@@ -43,13 +43,13 @@ follow() { # follow ATTEMPT: shows the log of the attempt's pod
 }
 logged() { grep -q "$2" "$work/log-$1"; }
 
-# manifests: prints the examples' manifests with the digests of the images that were just pushed.
+# manifests EXAMPLE: prints the ledger's and the example's manifests with the digests of the images that were just pushed.
 manifests() {
     local image reference script=()
     while read -r image reference; do
         script+=(-e "s#$CLUSTER_REGISTRY/$image:dev#$reference#")
     done <"$TARGET_DIR/images/pushed"
-    for file in deploy/examples/ledger.yaml deploy/examples/python-agent/agentrun.yaml; do
+    for file in deploy/examples/ledger.yaml "deploy/examples/$1/agentrun.yaml"; do
         sed "${script[@]}" "$file"
         echo ---
     done
@@ -67,9 +67,9 @@ sed -n 's/^\(Store: [^.]*\.\).*/\1/p' "$work/helm"
 
 step "An agent that works for $turns turns, and a ledger that counts what it does"
 kubectl create namespace "$namespace" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-manifests | k delete --ignore-not-found --cascade=foreground --timeout 60s -f - >/dev/null 2>&1 || failed 'the objects of an earlier demo cannot be deleted'
+manifests python-agent | k delete --ignore-not-found --cascade=foreground --timeout 60s -f - >/dev/null 2>&1 || failed 'the objects of an earlier demo cannot be deleted'
 k wait --for delete pod --selector "dalsegno.dev/run=$run" --timeout 60s >/dev/null 2>&1 || failed 'the pod of an earlier demo cannot be deleted'
-manifests | k apply -f - || failed 'the examples are refused'
+manifests python-agent | k apply -f - || failed 'the examples are refused'
 k rollout status deployment/ledger --timeout 60s >/dev/null || failed 'the ledger does not start'
 show "  ${GREEN}event${PLAIN} │ " "$work/events" kubectl --namespace "$namespace" get events --watch --no-headers \
     --field-selector "involvedObject.uid=$(k get agentrun "$run" -o jsonpath='{.metadata.uid}')" -o custom-columns=:.reason,:.message
@@ -111,6 +111,25 @@ step "kubectl get agentrun $run --namespace $namespace --output wide"
 k get agentrun "$run" -o wide
 step "kubectl describe agentrun $run --namespace $namespace"
 k describe agentrun "$run"
+
+step 'An agent that asks a person before it pays, and holds no pod meanwhile'
+k delete agentrun/purchase agentdefinition/purchase --ignore-not-found --cascade=foreground --timeout 60s >/dev/null 2>&1 || failed 'the objects of an earlier demo cannot be deleted'
+paid_before=$(k get --raw "/api/v1/namespaces/$namespace/services/ledger:http/proxy/summary?run=$namespace/purchase" | python3 -c 'import json, sys; print(json.load(sys.stdin)["entries"])')
+manifests approval | k apply -f - >/dev/null || failed 'the purchase is refused'
+until_true 60 'the question of the agent' k wait --for=jsonpath='{.status.summary}'=Waiting agentrun/purchase --timeout=1s
+until_true 60 'the approval' sh -c "kubectl --namespace $namespace get agentapprovals --output name | grep -q purchase"
+approval=$(k get agentapprovals --output name | grep purchase)
+until_true 30 'the end of its pod' sh -c "! kubectl --namespace $namespace get pods --selector dalsegno.dev/run=purchase --output name --field-selector status.phase=Running | grep -q ."
+k get agentapprovals
+me=$(kubectl auth whoami --output jsonpath='{.status.userInfo.username}')
+hash=$(k get "$approval" --output jsonpath='{.spec.proposalHash}')
+decision=$(printf '{"spec":{"decision":{"verdict":"Approved","proposalHash":"%s","reason":"within budget","by":"%s"}}}' "$hash" "$me")
+step "kubectl patch $approval --type merge --patch '$decision'"
+k patch "$approval" --type merge --patch "$decision"
+until_true 60 'the end of the purchase' k wait --for=condition=Finished agentrun/purchase --timeout=1s
+k get --raw "/api/v1/namespaces/$namespace/services/ledger:http/proxy/summary?run=$namespace/purchase" >"$work/ledger"
+expect "the purchase succeeded: $(k get agentrun purchase -o jsonpath='{.status.result.message}')" is "$(k get agentrun purchase -o jsonpath='{.status.summary}')" Succeeded
+expect 'the ledger has one payment' is "$(count "ledger['entries'] - $paid_before")" 1
 
 step 'Next steps'
 if own_cluster; then

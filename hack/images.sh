@@ -77,7 +77,8 @@ stage dalsegno-e2e-agent e2e-agent
 # The directory is made anew: a module that no longer exists must not stay in the image.
 app=$images/dalsegno-example-python/app
 rm -rf "$app"
-install -D -m 644 -t "$app" deploy/examples/{python-agent/agent,approval/purchase}.py
+install -D -m 644 -t "$app" deploy/examples/python-agent/agent.py
+install -m 644 deploy/examples/approval/agent.py "$app/purchase.py"
 install -D -m 644 -t "$app/dalsegno" sdk/python/src/dalsegno/{*.py,py.typed}
 : >"$images/pushing"
 push dalsegno /dalsegno "$images/dalsegno"

@@ -79,6 +79,6 @@ pub const ANNOTATION_AVOIDS_UNTIL: &str = "dalsegno.dev/avoids-until";
 /// Value of [`crate::AgentRunStatus::agent`] for a run with an inline `agent`.
 pub const INLINE_AGENT: &str = "<inline>";
 
-/// Virtual subresource of AgentRun that no API server serves. Whoever may `get` it may read the run's committed data
-/// from the gateway. The status shows the state of a run; this subresource guards the data that the run works on.
-pub const SUBRESOURCE_CHECKPOINTS: &str = "checkpoints";
+/// API group of what a run has committed: `agentruns/state`, `agentruns/events`, `agentruns/messages` and so on, one
+/// subresource for each document of the gateway. RBAC names them; the gateway serves them.
+pub const SUBRESOURCES_GROUP: &str = "subresources.dalsegno.dev";

@@ -111,7 +111,8 @@ impl Asked<'_> {
     /// Writes a decision about this approval, as this client's user. `change` is merged over it.
     pub async fn decide(&self, user: &Client, by: &str, change: Value) -> kube::Result<()> {
         let hash = self.object().await.map_or_else(|_| String::new(), |it| it.spec.proposal_hash);
-        let decision = json!({ "verdict": "Approved", "proposalHash": hash, "reason": "it is due", "by": by });
+        let decision =
+            json!({ "verdict": "Approved", "proposalHash": hash, "reason": "it is due", "by": by });
         let mut spec = json!({ "decision": decision });
         objects::merge(&mut spec, &change);
         self.patch(user, spec).await

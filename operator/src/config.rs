@@ -9,14 +9,17 @@ mod values;
 
 use clap::{Parser, Subcommand};
 
-pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
+pub use server::{
+    DevArgs, DevCommand, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs,
+};
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{
-    AnchorSinkKind, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome, VerifyTarget,
+    AnchorSinkKind, ExpectedPolicies, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome,
+    VerifyTarget,
 };
 
 /// Makes an AI agent's run outlive its pods.
@@ -53,7 +56,7 @@ pub enum Command {
     /// continues with a warning: `versionPolicy.onMismatch` is `Allow` here, since the old program cannot be restored.
     ///
     /// Exit code: 0 if the run succeeded, 1 if it failed or is held, 130 on Ctrl-C.
-    Dev(DevArgs),
+    Dev(DevCommand),
     /// Watches AgentRuns and their pods, and recovers runs whose pod is lost.
     Operator {
         #[command(flatten)]

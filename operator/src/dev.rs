@@ -15,6 +15,7 @@ mod progress;
 mod run_loop;
 mod signals;
 mod tokens;
+mod verbs;
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -48,6 +49,8 @@ use progress::{ProgressPrinter, next_turn};
 use run_loop::{Outcome, run_until_done, shut_down};
 use signals::Signals;
 use tokens::Tokens;
+pub use verbs::act_on;
+use verbs::{operating_mode, suspend_file};
 
 /// File of the database, in the folder.
 const DATABASE: &str = "runs.db";
@@ -83,6 +86,10 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
         print_message(&format!("the run continues at turn {}; --fresh starts a new one", next_turn(row)));
     }
 
+    let suspend_file = suspend_file(&args.dir, &args.name);
+    if operating_mode(&suspend_file).is_some() {
+        print_message("the run is suspended; `dalsegno dev resume` lifts that");
+    }
     // The gateway's first heartbeat. Its silence before now must not count against a worker that starts now.
     store.record_gateway_heartbeat().await.context("starting to serve")?;
     let stop = CancellationToken::new();
@@ -98,6 +105,7 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
         kubelet,
         program,
         input: input.text,
+        suspend_file,
         serving_since: Timestamp::now(),
         status: Mutex::default(),
         printer: Mutex::new(ProgressPrinter::new(settings(), found.as_ref())),

@@ -59,7 +59,10 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
             if std::env::var_os(LOG_VARIABLE).is_some() {
                 init_log()?;
             }
-            return dev::dev(args).await;
+            return match args.verb {
+                None => dev::dev(args.run).await,
+                Some(verb) => dev::act_on(verb).await.map(|()| ExitCode::SUCCESS),
+            };
         }
         Command::All { store, connections, gateway, operator, health, key } => {
             init_log()?;

@@ -267,6 +267,7 @@ pub async fn commit_turns(store: &dyn Store, run: RunId, pod: &str, turns: i32) 
             calls: Vec::new(),
             open_calls: Vec::new(),
             records: Vec::new(),
+            inbox: Vec::new(),
             usage: Usage::default(),
             trigger: None,
             finish: None,

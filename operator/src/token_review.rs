@@ -1,8 +1,10 @@
-//! Authentication of the gateway in a cluster: TokenReview for workers, and SubjectAccessReview for users who read a run.
+//! Authentication of the gateway in a cluster: TokenReview for workers, and SubjectAccessReview for users.
+
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use dalsegno_crds::{AgentRun, names};
-use dalsegno_gateway::{AuthError, Authenticator, PodIdentity, RunName, User};
+use dalsegno_gateway::{Access, AuthError, Authenticator, PodIdentity, RunName, User};
 use dalsegno_protocol::AUDIENCE;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -52,10 +54,12 @@ impl Authenticator for TokenReviews {
         pod_of(user).ok_or_else(|| AuthError::Refused("it is not bound to a pod".to_owned()))
     }
 
-    async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
+    async fn authorize(&self, token: &str, run: &RunName, access: Access) -> Result<User, AuthError> {
         let RunName { namespace, name } = run;
+        let Access { document, verb } = access;
         let UserInfo { username, uid, groups, extra } = self.user(token).await?;
         let person = username.clone().unwrap_or_default();
+        let pod_uid = pod_uid(extra.as_ref());
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: username,
@@ -63,10 +67,10 @@ impl Authenticator for TokenReviews {
                 groups,
                 extra,
                 resource_attributes: Some(ResourceAttributes {
-                    group: Some(AgentRun::group(&()).into_owned()),
+                    group: Some(names::SUBRESOURCES_GROUP.to_owned()),
                     resource: Some(AgentRun::plural(&()).into_owned()),
-                    subresource: Some(names::SUBRESOURCE_CHECKPOINTS.to_owned()),
-                    verb: Some("get".to_owned()),
+                    subresource: Some(document.to_owned()),
+                    verb: Some(verb.name().to_owned()),
                     namespace: Some(namespace.to_owned()),
                     name: Some(name.to_owned()),
                     ..ResourceAttributes::default()
@@ -78,15 +82,15 @@ impl Authenticator for TokenReviews {
         let review = self.access.create(&PostParams::default(), &review).await.map_err(unavailable)?;
         if !review.status.is_some_and(|status| status.allowed && status.denied != Some(true)) {
             return Err(AuthError::Denied(format!(
-                "{person} may not read what this run has committed; that needs the verb get on {}/{} of {} in the \
-                 namespace {namespace}",
+                "{person} may not do this with what this run has committed; that needs the verb {} on {}/{document} of {} \
+                 in the namespace {namespace}",
+                verb.name(),
                 AgentRun::plural(&()),
-                names::SUBRESOURCE_CHECKPOINTS,
-                AgentRun::group(&())
+                names::SUBRESOURCES_GROUP
             )));
         }
         let namespace = self.namespaces.get_metadata_opt(namespace).await.map_err(unavailable)?;
-        Ok(User { name: person, tenant: namespace.and_then(|it| it.metadata.uid) })
+        Ok(User { name: person, pod_uid, tenant: namespace.and_then(|it| it.metadata.uid) })
     }
 }
 
@@ -94,15 +98,23 @@ fn unavailable(error: kube::Error) -> AuthError {
     AuthError::Unavailable(Box::new(error))
 }
 
+fn one(extra: &BTreeMap<String, Vec<String>>, key: &str) -> Option<String> {
+    extra.get(key).and_then(|values| values.first()).cloned()
+}
+
+/// UID of the pod that a token is bound to.
+fn pod_uid(extra: Option<&BTreeMap<String, Vec<String>>>) -> Option<String> {
+    one(extra?, "authentication.kubernetes.io/pod-uid")
+}
+
 fn pod_of(user: UserInfo) -> Option<PodIdentity> {
     let name = user.username?;
     let (namespace, service_account) = name.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let extra = user.extra?;
-    let one = |key: &str| extra.get(key).and_then(|values| values.first()).cloned();
     Some(PodIdentity {
         namespace: namespace.to_owned(),
         service_account: service_account.to_owned(),
-        pod_name: one("authentication.kubernetes.io/pod-name")?,
-        pod_uid: one("authentication.kubernetes.io/pod-uid")?,
+        pod_name: one(&extra, "authentication.kubernetes.io/pod-name")?,
+        pod_uid: pod_uid(Some(&extra))?,
     })
 }

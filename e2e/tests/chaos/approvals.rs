@@ -32,7 +32,8 @@ async fn a_decision_in_time_counts_although_the_operator_was_away_across_the_dea
     scaled_down.revert().await?;
     asked.wait_for(Condition::Applied, Reason::Answered).await?;
     let (_, attached) = ctx.play(&asked.run, 2).await?;
-    let outcomes: Vec<_> = attached.waits.iter().filter_map(|it| it.answer.as_ref().map(|it| it.outcome)).collect();
+    let outcomes: Vec<_> =
+        attached.waits.iter().filter_map(|it| it.answer.as_ref().map(|it| it.outcome)).collect();
     assert_eq!(outcomes, [WaitOutcome::Approved]);
     ctx.end().await
 }
@@ -45,7 +46,8 @@ async fn a_decision_that_was_made_without_the_policy_does_not_count() -> Result 
     let asked = ctx.ask(ctx.run("run"), "pay", payment(500)).await?;
     asked.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
     let before = asked.object().await?;
-    let rights = Rights { group: "dalsegno.dev", resources: &["agentapprovals"], verbs: &["get", "patch", "create"] };
+    let rights =
+        Rights { group: "dalsegno.dev", resources: &["agentapprovals"], verbs: &["get", "patch", "create"] };
     ctx.grant("eve", rights).await?;
     ctx.grant("alice", APPROVER).await?;
     let (eve, alice) = (ctx.as_user("eve").await?, ctx.as_user("alice").await?);
@@ -54,7 +56,8 @@ async fn a_decision_that_was_made_without_the_policy_does_not_count() -> Result 
     let file = std::env::temp_dir().join(format!("dalsegno-policy-{}.json", std::process::id()));
     tokio::fs::write(&file, process::kubectl(binding).await?).await?;
     let file = file.to_string_lossy().into_owned();
-    let restore = UndoGuard::new(["kubectl", "apply", "--server-side", "--force-conflicts", "--filename", &file]);
+    let restore =
+        UndoGuard::new(["kubectl", "apply", "--server-side", "--force-conflicts", "--filename", &file]);
     // What the API server would refuse of its own metadata.
     let clean: serde_json::Value = serde_json::from_str(&tokio::fs::read_to_string(&file).await?)?;
     let clean = json!({ "apiVersion": clean["apiVersion"], "kind": clean["kind"], "spec": clean["spec"], "metadata": {

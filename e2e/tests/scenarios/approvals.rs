@@ -20,7 +20,11 @@ async fn ask<'c>(ctx: &'c TestContext, name: &str, spec: Value) -> Result<Asked<
 }
 
 /// Claims a call that the approval with this id allows.
-async fn claim(worker: &dalsegno_e2e::Worker, call: &str, approval: &str) -> Result<dalsegno_e2e::http::Response> {
+async fn claim(
+    worker: &dalsegno_e2e::Worker,
+    call: &str,
+    approval: &str,
+) -> Result<dalsegno_e2e::http::Response> {
     let claim = json!({ "claimId": uuid::Uuid::new_v4(), "policy": "retrySameKey", "key": format!("key-{call}"),
                         "approval": approval });
     worker.post(&format!("calls/{call}/claim"), claim).await
@@ -41,14 +45,16 @@ async fn a_run_holds_no_pod_while_a_person_decides_and_the_approval_allows_one_c
         Ok(asked.run.pods().await?.iter().all(has_ended).then_some(()))
     })
     .await?;
-    consistently("no pod while a person decides", secs(5), async || ctx.audit.expect_pods("run", [1])).await?;
+    consistently("no pod while a person decides", secs(5), async || ctx.audit.expect_pods("run", [1]))
+        .await?;
 
     ctx.grant("alice", APPROVER).await?;
     let hash = asked.object().await?.spec.proposal_hash;
     let decision = json!({ "spec": { "decision": {
         "verdict": "Approved", "proposalHash": hash, "reason": "the invoice is right", "by": "alice" } } });
     let name = asked.name.as_str();
-    let decide = ["patch", "agentapproval", name, "--namespace", &ctx.namespace, "--type", "merge", "--patch"];
+    let decide =
+        ["patch", "agentapproval", name, "--namespace", &ctx.namespace, "--type", "merge", "--patch"];
     let decision = decision.to_string();
     process::kubectl([&decide[..], &[&decision, "--as", "alice"]].concat()).await?;
 
@@ -67,9 +73,16 @@ async fn a_run_holds_no_pod_while_a_person_decides_and_the_approval_allows_one_c
 
     // What the agent wrote is in no event, and what alice did is in the audit.
     let template = "jsonpath={range .items[*]}{.reason}{': '}{.note}{'\\n'}{end}";
-    let events = process::kubectl(["get", "events.events.k8s.io", "-n", &ctx.namespace, "-o", template]).await?;
-    assert!(events.contains(&format!("ApprovalRequested: the agent asks for a decision: AgentApproval {name}")), "{events}");
-    assert!(events.contains(&format!("ApprovalDecided: AgentApproval {name}: Approved by alice")), "{events}");
+    let events =
+        process::kubectl(["get", "events.events.k8s.io", "-n", &ctx.namespace, "-o", template]).await?;
+    assert!(
+        events.contains(&format!("ApprovalRequested: the agent asks for a decision: AgentApproval {name}")),
+        "{events}"
+    );
+    assert!(
+        events.contains(&format!("ApprovalDecided: AgentApproval {name}: Approved by alice")),
+        "{events}"
+    );
     assert!(!events.contains("500") && !events.contains("invoice"), "{events}");
     let audit = operator::run(&["audit", "show", &asked.run.key()]).await?;
     assert!(audit.contains("waitAnswered") && audit.contains("alice"), "{audit}");
@@ -95,14 +108,25 @@ async fn a_decision_that_is_forged_is_refused_by_the_api_server() -> Result {
     let with_hash = |hash: &str| json!({ "decision": { "proposalHash": hash } });
 
     // `*` on the kind includes the verb `approve`, so that is taken from ed by naming the verbs.
-    ctx.grant("eve", Rights { group: "dalsegno.dev", resources: &["agentapprovals"], verbs: &["get", "patch", "update"] })
-        .await?;
+    ctx.grant(
+        "eve",
+        Rights { group: "dalsegno.dev", resources: &["agentapprovals"], verbs: &["get", "patch", "update"] },
+    )
+    .await?;
     let eve = ctx.as_user("eve").await?;
     let refused = [
         ("without approve", refusal(asked.decide(&eve, "eve", json!({})).await)?, "verb approve"),
         ("in another's name", refusal(asked.decide(&alice, "bob", json!({})).await)?, "\"alice\""),
-        ("of another run", refusal(asked.decide(&alice, "alice", with_hash(&others_hash)).await)?, "proposalHash"),
-        ("of no proposal", refusal(asked.decide(&alice, "alice", with_hash(&"0".repeat(71))).await)?, "proposalHash"),
+        (
+            "of another run",
+            refusal(asked.decide(&alice, "alice", with_hash(&others_hash)).await)?,
+            "proposalHash",
+        ),
+        (
+            "of no proposal",
+            refusal(asked.decide(&alice, "alice", with_hash(&"0".repeat(71))).await)?,
+            "proposalHash",
+        ),
         ("title", refusal(asked.patch(&alice, json!({ "title": "pay 5 cents" })).await)?, "only"),
         ("summary", refusal(asked.patch(&alice, json!({ "summary": "all is well" })).await)?, "only"),
         ("hash", refusal(asked.patch(&alice, json!({ "proposalHash": others_hash })).await)?, "only"),
@@ -196,7 +220,8 @@ async fn four_eyes_exclude_who_created_the_run_and_a_service_account_needs_two_d
     .await?;
     let message = format!("{refused:?}");
     assert!(message.contains("alice has created the run"), "{message}");
-    hers.decide(&bob, "bob", json!({ "decision": { "verdict": "Changed", "changes": { "cents": 300 } } })).await?;
+    hers.decide(&bob, "bob", json!({ "decision": { "verdict": "Changed", "changes": { "cents": 300 } } }))
+        .await?;
     hers.wait_for(Condition::Applied, Reason::Answered).await?;
     let wait = hers.worker.get("waits/pay?seconds=5").await?;
     assert!(wait.body.contains("\"changed\"") && wait.body.contains("300"), "{wait:?}");
@@ -210,9 +235,7 @@ async fn four_eyes_exclude_who_created_the_run_and_a_service_account_needs_two_d
     theirs.decide(&bob, "bob", json!({})).await?;
     theirs.wait_for(Condition::Pending, Reason::AwaitingSecondDecision).await?;
     let hash = theirs.object().await?.spec.proposal_hash;
-    let second = |by: &str| {
-        json!({ "secondDecision": { "verdict": "Approved", "proposalHash": hash, "reason": "", "by": by } })
-    };
+    let second = |by: &str| json!({ "secondDecision": { "verdict": "Approved", "proposalHash": hash, "reason": "", "by": by } });
     refusal(theirs.patch(&bob, second("bob")).await)?;
     refusal(theirs.patch(&bob, second("carol")).await)?;
     theirs.patch(&carol, second("carol")).await?;
@@ -235,7 +258,8 @@ async fn after_its_deadline_an_approval_cannot_be_decided() -> Result {
     let alice = ctx.as_user("alice").await?;
     assert!(refusal(asked.decide(&alice, "alice", json!({})).await)?.contains("is over"));
     let (_, attached) = ctx.play(&asked.run, 2).await?;
-    let outcomes: Vec<_> = attached.waits.iter().filter_map(|it| it.answer.as_ref().map(|it| it.outcome)).collect();
+    let outcomes: Vec<_> =
+        attached.waits.iter().filter_map(|it| it.answer.as_ref().map(|it| it.outcome)).collect();
     assert_eq!(outcomes, [WaitOutcome::TimedOut]);
     ctx.end().await
 }
@@ -281,7 +305,8 @@ async fn the_api_server_says_who_changed_a_run_and_nobody_can_forge_it() -> Resu
                                                         names::ANNOTATION_CREATED_BY: null } } });
     objects::patch::<AgentRun>(&alice, &ctx.namespace, "run", &forged).await?;
     assert_eq!(stamps().await?, ["alice", "1 alice", "2 alice"]);
-    let status = ctx.run("run").wait_until("to be suspended by alice", secs(60), |it| it.suspend.is_some()).await?;
+    let status =
+        ctx.run("run").wait_until("to be suspended by alice", secs(60), |it| it.suspend.is_some()).await?;
     assert_eq!(status.suspend.and_then(|it| it.by).as_deref(), Some("alice"));
     let audit = operator::run(&["audit", "show", &ctx.run("run").key()]).await?;
     assert!(audit.contains("alice"), "{audit}");

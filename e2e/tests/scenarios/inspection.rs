@@ -74,7 +74,18 @@ async fn only_a_user_with_the_right_reads_a_runs_checkpoints_over_http() -> Resu
     let user = |name: &str| format!("system:serviceaccount:{}:{name}", ctx.namespace);
     ctx.grant(
         &user("auditor"),
-        Rights { group: "dalsegno.dev", resources: &["agentruns/checkpoints"], verbs: &["get"] },
+        Rights {
+            group: "subresources.dalsegno.dev",
+            resources: &[
+                "agentruns/state",
+                "agentruns/events",
+                "agentruns/checkpoint",
+                "agentruns/export",
+                "agentruns/memory-delta",
+                "agentruns/records",
+            ],
+            verbs: &["get"],
+        },
     )
     .await?;
     ctx.grant(&user("viewer"), Rights { group: "dalsegno.dev", resources: &["agentruns"], verbs: &["get"] })

@@ -163,7 +163,10 @@ mod tests {
         let suspend =
             SuspendStatus { reason: Some("the model is too expensive".into()), ..Default::default() };
         run.status.get_or_insert_default().suspend = Some(suspend);
-        assert_eq!(of_resume(&run), RequestedBy { manager: Some("kubectl-edit".into()), ..RequestedBy::default() });
+        assert_eq!(
+            of_resume(&run),
+            RequestedBy { manager: Some("kubectl-edit".into()), ..RequestedBy::default() }
+        );
         let reason = "the price fell".to_owned();
         run.metadata.annotations = Some([(names::ANNOTATION_REASON.into(), reason.clone())].into());
         assert_eq!(of_resume(&run).reason, Some(reason));

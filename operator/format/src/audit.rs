@@ -30,6 +30,8 @@
 //! - A call is completed: `completed` (worker). Its tool fails: `failed` (worker). Its tool rejects the key:
 //!   `key-refused` (worker).
 //! - A call is settled: `settled` (worker, or the person's name).
+//! - A message is sent: `message-sent` (its author), with its position and its digest ([`crate::messages`]). A boundary
+//!   takes messages: `messages-taken` (worker), with their positions, after the boundary's other rows.
 //! - A budget is granted: `reset`, with who requested it and why.
 //! - A run is rewound: `ended` if its attempt had a pod; `rewound` (operator, or the person's name) with what is
 //!   undone; then `reserved`.

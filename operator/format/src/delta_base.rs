@@ -85,6 +85,7 @@ mod tests {
             calls: Vec::new(),
             open_calls: Vec::new(),
             records: Vec::new(),
+            inbox: Vec::new(),
             usage: Usage::default(),
             trigger: None,
             finish: None,

@@ -12,6 +12,7 @@ pub mod header;
 pub mod keys;
 pub mod manifest;
 pub mod memory;
+pub mod messages;
 pub mod proposal;
 pub mod records;
 pub mod seal;

@@ -6,16 +6,18 @@
 //! sealed payload = codec byte + 16, nonce (12 random bytes), AES-256-GCM of the bytes after it, tag (16 bytes)
 //! AAD            = f("dalsegno/sealed/v1") f(codec byte) f(run id) f(kind), then f of each part of the position
 //! keys           = HKDF-SHA256 of the data key (32 bytes): "dalsegno/seal/v1" to seal, "dalsegno/digest/v1" for
-//!                  digests, "dalsegno/boundary-digests/v1" and "dalsegno/call-digests/v1" for the digest keys of
-//!                  boundaries and calls
+//!                  digests, "dalsegno/boundary-digests/v1", "dalsegno/call-digests/v1" and
+//!                  "dalsegno/message-digests/v1" for the digest keys of boundaries, calls and messages
 //! digest key     = HMAC-SHA256(key of boundaries, f(turn, i32) f(boundary, 1 byte) f(commit id)), of one boundary;
-//!                  HMAC-SHA256(key of calls, f(call id, UTF-8)), of one call
-//! digest         = HMAC-SHA256(key for digests, or the digest key of a boundary or a call; the SHA-256 of the data)
+//!                  HMAC-SHA256(key of calls, f(call id, UTF-8)), of one call;
+//!                  HMAC-SHA256(key of messages, f(message id, UTF-8)), of one message
+//! digest         = HMAC-SHA256(key for digests, or the digest key of a boundary, a call or a message; the SHA-256 of
+//!                  the data)
 //! ```
 //!
 //! with `f` and integers as in [`crate::header`]. A payload cannot be opened if it was moved to another run, column
 //! or row, or if any part of it was changed or cut. Digests of sealed data are keyed too, so that nobody can test
-//! guesses of the payload. The payloads of each boundary, and each call, have their own digest key. So a bundle can
+//! guesses of the payload. The payloads of each boundary, each call and each message have their own digest key. So a bundle can
 //! contain these keys without revealing anything about data outside of the bundle.
 
 mod aad;
@@ -66,6 +68,7 @@ struct RunKey {
     digest: hmac::Key,
     boundaries: hmac::Key,
     calls: hmac::Key,
+    messages: hmac::Key,
 }
 
 impl PayloadCipher {
@@ -82,7 +85,9 @@ impl PayloadCipher {
         let digest = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/digest/v1")?);
         let boundaries = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/boundary-digests/v1")?);
         let calls = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/call-digests/v1")?);
-        Ok(Self(CipherState::Sealed(Arc::new(RunKey { run, seal, digest, boundaries, calls }))))
+        let messages = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/message-digests/v1")?);
+        let key = RunKey { run, seal, digest, boundaries, calls, messages };
+        Ok(Self(CipherState::Sealed(Arc::new(key))))
     }
 
     /// Keys are mounted, and the run has no data key yet: nothing of it is sealed.
@@ -205,13 +210,22 @@ impl PayloadCipher {
 
     /// How the digests of the call with this id are computed.
     pub fn call_digests(&self, id: &str) -> CallDigests {
+        self.digests_of(id, |key| &key.calls)
+    }
+
+    /// How the digest of the message with this id is computed.
+    pub fn message_digests(&self, id: &str) -> CallDigests {
+        self.digests_of(id, |key| &key.messages)
+    }
+
+    fn digests_of(&self, id: &str, key_of: impl Fn(&RunKey) -> &hmac::Key) -> CallDigests {
         match &self.0 {
             CipherState::Plain | CipherState::Unsealed => CallDigests::Plain,
             CipherState::Shredded => CallDigests::Lost,
             CipherState::Sealed(key) => {
-                let mut boundary_id = Fields::default();
-                boundary_id.field(name(id).as_bytes());
-                CallDigests::Keyed(DigestKey(sign(&key.calls, &boundary_id.0)))
+                let mut named = Fields::default();
+                named.field(name(id).as_bytes());
+                CallDigests::Keyed(DigestKey(sign(key_of(key), &named.0)))
             }
         }
     }

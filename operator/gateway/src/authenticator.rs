@@ -16,8 +16,8 @@ pub trait Authenticator: Send + Sync + 'static {
     /// - [`AuthError::Unavailable`]: the token could not be reviewed.
     async fn review(&self, token: &str) -> Result<PodIdentity, AuthError>;
 
-    /// Returns the user whose token this is, if the user may read what this run has committed. Whether such a run
-    /// exists makes no difference.
+    /// Returns the user whose token this is, if the user has this access to the run. Whether such a run exists makes no
+    /// difference.
     ///
     /// The default knows no users and refuses every token.
     ///
@@ -25,9 +25,9 @@ pub trait Authenticator: Send + Sync + 'static {
     ///
     /// - [`AuthError::Refused`] and [`AuthError::Unavailable`] as for [`Self::review`], except that the token need not
     ///   be bound to a pod.
-    /// - [`AuthError::Denied`]: the user may not read this run.
-    async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
-        let _ = (token, run);
+    /// - [`AuthError::Denied`]: the user does not have this access.
+    async fn authorize(&self, token: &str, run: &RunName, access: Access) -> Result<User, AuthError> {
+        let _ = (token, run, access);
         Err(AuthError::Refused("this gateway knows no users".to_owned()))
     }
 }
@@ -54,11 +54,41 @@ pub struct RunName {
     pub name: String,
 }
 
-/// A user who may read the runs of a namespace.
+/// What a user wants to do with a document of a run: the subresource of `agentruns` that RBAC names, and the verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The document, such as `state`.
+    pub document: &'static str,
+    /// The verb.
+    pub verb: Verb,
+}
+
+/// A verb of RBAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Reads a document.
+    Get,
+    /// Writes to one.
+    Create,
+}
+
+impl Verb {
+    /// Its name in RBAC.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Create => "create",
+        }
+    }
+}
+
+/// A user with access to the runs of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The user name.
     pub name: String,
+    /// UID of the pod that the token is bound to, if it is bound to one.
+    pub pod_uid: Option<String>,
     /// UID of the namespace as it exists now; `None`: the namespace does not exist. Runs of an earlier namespace of the
     /// same name have another UID, and the user may not read them.
     pub tenant: Option<String>,

@@ -1,12 +1,12 @@
 //! Who sends a call: a pod with its token (attach), a worker with its capability (all further calls), or a user with a
-//! token (reads).
+//! token.
 
 use axum::http::{HeaderMap, header};
 use dalsegno_model::Digest;
 use dalsegno_protocol::{AUDIENCE, Code};
 use sha2::{Digest as _, Sha256};
 
-use crate::authenticator::{PodIdentity, RunName, User};
+use crate::authenticator::{Access, PodIdentity, RunName, User};
 use crate::error_chain::error_chain;
 use crate::gateway::Gateway;
 use crate::limits::connections::PeerAddress;
@@ -48,14 +48,14 @@ pub(crate) async fn authenticate_pod(
     reviewed.map_err(|error| problem(error, "the content of the file in DALSEGNO_TOKEN_FILE"))
 }
 
-/// Returns the user who reads this run from this address.
+/// Returns the user who calls from this address, if the user has this access to the run.
 pub(crate) async fn authenticate_user(
     gateway: &Gateway,
     headers: &HeaderMap,
     peer: Option<PeerAddress>,
-    run: &RunName,
+    access: (&RunName, Access),
 ) -> Result<User, ApiProblem> {
-    let reviewed = gateway.token_reviews.reader(peer, bearer(headers)?, run).await;
+    let reviewed = gateway.token_reviews.user(peer, bearer(headers)?, access).await;
     reviewed.map_err(|error| problem(error, "your own token"))
 }
 

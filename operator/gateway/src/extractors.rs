@@ -2,10 +2,10 @@
 
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
-use dalsegno_model::{Digest, RunId};
+use dalsegno_model::{Digest, RunId, RunRecord};
 use dalsegno_protocol::{Code, Limits};
 
-use crate::authenticator::RunName;
+use crate::authenticator::{Access, RunName, User, Verb};
 use crate::credentials;
 use crate::gateway::Gateway;
 use crate::limits::connections::peer_of;
@@ -37,6 +37,21 @@ pub(crate) struct Reader {
     /// Counts among the calls under way.
     _call: LimitPermit,
 }
+
+/// A user who writes to a run, and is authorized. A worker is no user of its own run.
+pub(crate) struct Writer {
+    pub(crate) run: RunId,
+    /// The authenticated name.
+    pub(crate) user: String,
+    /// Who is charged for the request.
+    pub(crate) owner: LimitOwner,
+    /// Counts among the calls under way.
+    _call: LimitPermit,
+}
+
+/// The document of a user's call, by which RBAC names it. The route table adds it to each request.
+#[derive(Clone, Copy)]
+pub(crate) struct Document(pub(crate) &'static str);
 
 /// Number of a turn.
 pub(crate) struct Turn(pub(crate) i32);
@@ -75,28 +90,70 @@ impl FromRequestParts<Gateway> for Reader {
             let Worker { run, capability, _call } = Worker::from_request_parts(parts, gateway).await?;
             return Ok(Self { run, capability: Some(capability), owner: LimitOwner::Run(run), _call });
         }
+        let Caller { user, run, owner, call } = Caller::authenticate(parts, gateway, Verb::Get).await?;
+        tracing::info!(user = user.name, "a user reads a run");
+        Ok(Self { run: run.id, capability: None, owner, _call: call })
+    }
+}
+
+impl FromRequestParts<Gateway> for Writer {
+    type Rejection = ApiProblem;
+
+    async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
+        let Caller { user, run, owner, call } = Caller::authenticate(parts, gateway, Verb::Create).await?;
+        if user.pod_uid.as_deref().is_some_and(|pod| is_pod_of(&run, pod)) {
+            tracing::warn!(user = user.name, "a worker tried to act as a user of its own run");
+            return Err(ApiProblem::new(
+                Code::Forbidden,
+                "the token belongs to a pod of this run itself: what a person decides is not decided by the agent",
+            ));
+        }
+        tracing::info!(user = user.name, "a user writes to a run");
+        Ok(Self { run: run.id, user: user.name, owner, _call: call })
+    }
+}
+
+/// A user who is authorized, and the run.
+struct Caller {
+    user: User,
+    run: RunRecord,
+    owner: LimitOwner,
+    call: LimitPermit,
+}
+
+impl Caller {
+    async fn authenticate(parts: &mut Parts, gateway: &Gateway, verb: Verb) -> Result<Self, ApiProblem> {
+        let Some(&Document(document)) = parts.extensions.get() else {
+            return Err(ApiProblem::invalid("the path is not one of the contract's"));
+        };
         let namespace = path_parameter(parts, gateway, "namespace").await?;
         let name = path_parameter(parts, gateway, "name").await?;
         let name = RunName { namespace, name };
         // Before this the reviews of tokens are limited by peer address, so that strangers take no place of a user.
         let peer = peer_of(&parts.extensions);
-        let user = credentials::authenticate_user(gateway, &parts.headers, peer, &name).await?;
+        let access = Access { document, verb };
+        let user = credentials::authenticate_user(gateway, &parts.headers, peer, (&name, access)).await?;
         let owner = LimitOwner::User(user.name.clone());
         let call = gateway.user_calls.acquire(owner.clone(), 1)?;
         let run = find_run(gateway, &name, user.tenant.as_deref()).await?;
-        tracing::Span::current().record("run", tracing::field::display(run));
-        tracing::info!(user = user.name, "a user reads a run");
-        Ok(Self { run, capability: None, owner, _call: call })
+        tracing::Span::current().record("run", tracing::field::display(run.id));
+        Ok(Self { user, run, owner, call })
     }
 }
 
+/// Whether this is the pod of one of the run's latest attempts. Tokens of earlier pods are refused: the pods are deleted.
+fn is_pod_of(run: &RunRecord, pod_uid: &str) -> bool {
+    let mut attempts = std::iter::once(&run.attempt).chain(&run.past);
+    attempts.any(|attempt| attempt.pod_uid.as_deref() == Some(pod_uid))
+}
+
 /// The run of this name whose namespace has the UID `tenant`.
-async fn find_run(gateway: &Gateway, name: &RunName, tenant: Option<&str>) -> Result<RunId, ApiProblem> {
+async fn find_run(gateway: &Gateway, name: &RunName, tenant: Option<&str>) -> Result<RunRecord, ApiProblem> {
     let RunName { namespace, name } = name;
     let find = || gateway.store.find(namespace, name);
     let runs = gateway.call_with_retry("finding a run by name", find).await?;
-    let run = runs.iter().find(|run| Some(run.tenant.as_str()) == tenant);
-    run.map(|run| run.id).ok_or_else(|| {
+    let run = runs.into_iter().find(|run| Some(run.tenant.as_str()) == tenant);
+    run.ok_or_else(|| {
         ApiProblem::new(
             Code::NotFound,
             format!(

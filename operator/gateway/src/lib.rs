@@ -40,7 +40,7 @@ mod store_retry;
 mod token_reviews;
 mod validation;
 
-pub use authenticator::{AuthError, Authenticator, PodIdentity, RunName, User};
+pub use authenticator::{Access, AuthError, Authenticator, PodIdentity, RunName, User, Verb};
 pub use config::Config;
 pub use gateway::Gateway;
 pub use limits::state_reads::StateReadBudget;

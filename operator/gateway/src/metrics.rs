@@ -305,6 +305,7 @@ fn commit_outcome(committed: &Committed) -> &'static str {
         Committed::UnsettledCalls | Committed::OpenCalls => "unsettled-calls",
         Committed::NoSuchWait(_) => "no-such-wait",
         Committed::TooLarge | Committed::CallsTooLarge => "too-large",
+        Committed::NoSuchMessage { .. } => "invalid",
         Committed::NotFound => "not-found",
     }
 }

@@ -11,7 +11,7 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Seconds after which the client may retry.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
-/// The same, for a full volume: space does not appear within a second.
+/// The same, for a full volume or a full inbox: space does not appear within a second.
 const RETRY_AFTER_FULL: HeaderValue = HeaderValue::from_static("5");
 
 /// An error answer: a problem document with its status and, if a retry can help, `Retry-After`.
@@ -136,6 +136,26 @@ impl ApiProblem {
         )
     }
 
+    /// A boundary takes a message that it cannot take.
+    pub(crate) fn no_such_message(position: i64) -> Self {
+        Self::invalid(format!(
+            "`inbox` names {position}, which is no unread message of this run: it does not exist, or a boundary has taken \
+             it; nothing was committed. GET inbox returns the unread messages"
+        ))
+    }
+
+    pub(crate) fn too_many_messages() -> Self {
+        Self::new(
+            Code::TooManyMessages,
+            format!(
+                "{} messages, or {} bytes of them, wait for the run's worker already, so nothing was stored; send the \
+                 same bytes again once the worker has taken some",
+                Limits::MESSAGES,
+                Limits::INBOX_BYTES
+            ),
+        )
+    }
+
     pub(crate) fn response_too_large(limit: usize) -> Self {
         Self::new(
             Code::TooLarge,
@@ -214,7 +234,11 @@ impl IntoResponse for ApiProblem {
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, PROBLEM)], body).into_response();
         if matches!(status.as_u16(), 429 | 503) {
-            let seconds = if problem.code == Code::StorageFull { RETRY_AFTER_FULL } else { RETRY_AFTER };
+            let seconds = if matches!(problem.code, Code::StorageFull | Code::TooManyMessages) {
+                RETRY_AFTER_FULL
+            } else {
+                RETRY_AFTER
+            };
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response.extensions_mut().insert(problem.code);
@@ -255,6 +279,7 @@ pub(crate) fn commit_response(
         Committed::NoSuchWait(id) => return Err(ApiProblem::no_such_wait(&id)),
         Committed::TooLarge => return Err(ApiProblem::state_too_large()),
         Committed::CallsTooLarge => return Err(ApiProblem::calls_too_large()),
+        Committed::NoSuchMessage { position } => return Err(ApiProblem::no_such_message(position)),
         Committed::NotFound => return Err(ApiProblem::no_such_run()),
     };
     ok(&CommitResponse { result, head, flags: flags(signals) })
@@ -262,8 +287,8 @@ pub(crate) fn commit_response(
 
 /// What a person requests of the run, as the worker sees it.
 pub(crate) fn flags(signals: WorkerSignals) -> Flags {
-    let WorkerSignals { suspend, cancel, limit, lease_ms } = signals;
-    Flags { suspend, cancel, limit, lease_seconds: whole_seconds(lease_ms) }
+    let WorkerSignals { suspend, cancel, limit, inbox, lease_ms } = signals;
+    Flags { suspend, cancel, limit, inbox, lease_seconds: whole_seconds(lease_ms) }
 }
 
 /// Whole seconds, at least one.

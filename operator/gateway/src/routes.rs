@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
 use dalsegno_protocol::Code;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::extractors::RUNS;
+use crate::extractors::{Document, RUNS};
 use crate::gateway::Gateway;
 use crate::handlers::{
-    attach, calls, commit, events, export, finish, heartbeat, park, records, state, waits,
+    attach, audit, calls, commit, events, export, finish, heartbeat, messages, park, records, state, waits,
 };
 use crate::middleware::{self, Observer};
 use crate::response::ApiProblem;
@@ -21,23 +21,22 @@ const USER_RUN: &str = "/v1/namespaces/{namespace}/agentruns/{name}";
 
 /// One call of the contract.
 struct Route {
-    /// The call's name in metrics and logs.
+    /// The call's name in metrics and logs; for users also the last part of the path, and the subresource of `agentruns`
+    /// that RBAC names.
     call: &'static str,
-    /// The path below the run.
-    path: &'static str,
-    /// What workers may do.
-    worker: MethodRouter<Gateway>,
+    /// What workers may do, and the path below the run; `None`: nothing.
+    worker: Option<(&'static str, MethodRouter<Gateway>)>,
     /// What users may do; `None`: nothing.
     user: Option<MethodRouter<Gateway>>,
 }
 
 /// Every call of the contract.
 fn route_table() -> Vec<Route> {
-    let worker = |call, path, worker| Route { call, path, worker, user: None };
+    let worker = |call, path, methods| Route { call, worker: Some((path, methods)), user: None };
+    let user = |call, methods| Route { call, worker: None, user: Some(methods) };
     let both = |call, methods: fn() -> MethodRouter<Gateway>| Route {
         call,
-        path: call,
-        worker: methods(),
+        worker: Some((call, methods())),
         user: Some(methods()),
     };
     vec![
@@ -47,28 +46,38 @@ fn route_table() -> Vec<Route> {
         worker("heartbeat", "heartbeat", post(heartbeat::heartbeat)),
         worker("claim", "calls/{call}/claim", post(calls::claim)),
         worker("complete", "calls/{call}/complete", post(calls::complete)),
-        worker("settle", "calls/{call}/settle", post(calls::settle)),
+        Route {
+            user: Some(post(calls::settle_by_user)),
+            ..worker("settle", "calls/{call}/settle", post(calls::settle))
+        },
         worker("finish", "finish", post(finish::finish)),
         worker("cancelled", "cancelled", post(finish::cancelled)),
         worker("park", "park", post(park::park)),
         worker("wait", "waits/{wait}", post(waits::open).get(waits::poll)),
+        worker("inbox", "inbox", get(messages::inbox)),
         both("state", || get(state::state)),
         both("memory-delta", || get(state::memory_delta)),
         both("checkpoint", || get(state::checkpoint)),
         both("events", || get(events::events)),
         both("export", || get(export::export)),
-        Route { worker: post(records::write).get(records::list), ..both("records", || get(records::list)) },
+        Route {
+            user: Some(get(records::list)),
+            ..worker("records", "records", post(records::write).get(records::list))
+        },
+        user("messages", post(messages::send).get(messages::list)),
+        user("audit", get(audit::audit)),
     ]
 }
 
-/// The worker's contract over HTTP, and what users may read.
+/// The worker's contract over HTTP, and what users may do.
 pub fn router(gateway: Gateway) -> Router {
     let mut router = Router::new();
     let mut call_names = HashMap::new();
-    for Route { call, path, worker, user } in route_table() {
-        let worker = (format!("{RUNS}{{run_id}}/{path}"), Some(worker));
-        for (path, methods) in [worker, (format!("{USER_RUN}/{path}"), user)] {
-            let Some(methods) = methods else { continue };
+    for Route { call, worker, user } in route_table() {
+        let worker = worker.map(|(path, methods)| (format!("{RUNS}{{run_id}}/{path}"), methods));
+        let user =
+            user.map(|methods| (format!("{USER_RUN}/{call}"), methods.layer(Extension(Document(call)))));
+        for (path, methods) in worker.into_iter().chain(user) {
             router = router.route(&path, methods);
             call_names.insert(path, call);
         }

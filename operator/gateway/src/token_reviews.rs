@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::authenticator::{AuthError, Authenticator, PodIdentity, RunName, User};
+use crate::authenticator::{Access, AuthError, Authenticator, PodIdentity, RunName, User};
 use crate::config::Config;
 use crate::limits::connections::PeerAddress;
 use crate::metrics::{Metrics, TokenReviewOutcome};
@@ -94,18 +94,18 @@ impl TokenReviews {
         self.answer(timeout_at(deadline, self.pods.get_or_review(key, review)).await)
     }
 
-    /// The user whose token this is, if the user may read this run.
-    pub(crate) async fn reader(
+    /// The user whose token this is, if the user has this access to the run.
+    pub(crate) async fn user(
         &self,
         peer: Option<PeerAddress>,
         token: &str,
-        run: &RunName,
+        (run, access): (&RunName, Access),
     ) -> Result<User, ReviewError> {
         let deadline = Instant::now() + self.timeout;
-        let review = self.review(peer, deadline, self.authenticator.may_read(token, run));
+        let review = self.review(peer, deadline, self.authenticator.authorize(token, run, access));
         let mut hash = Sha256::new();
-        for part in [token, &run.namespace, &run.name] {
-            // With its length, so that no other three texts have this hash.
+        for part in [token, &run.namespace, &run.name, access.document, access.verb.name()] {
+            // With its length, so that no other five texts have this hash.
             hash.update(part.len().to_be_bytes());
             hash.update(part);
         }

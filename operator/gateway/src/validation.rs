@@ -25,6 +25,7 @@ pub(crate) fn check_commit(request: &CommitRequest, boundary: Boundary) -> Check
     }
     check_planned_calls(&request.calls, boundary)?;
     check_records(&request.records)?;
+    check_inbox(&request.inbox)?;
     check_usage(&request.usage)?;
     if let Some(Outcome::Park(park)) = &request.outcome {
         check_park(park)?;
@@ -42,6 +43,20 @@ pub(crate) fn check_park(request: &ParkRequest) -> Checked {
         TextField { label: "a wait's id in `on`", text: id }.check_name()?;
         if !seen.insert(id) {
             return invalid(format!("`on` names the wait {id:?} twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks the positions of the messages that a boundary takes.
+fn check_inbox(positions: &[i64]) -> Checked {
+    let mut seen = BTreeSet::new();
+    for position in positions {
+        if *position < 1 {
+            return invalid(format!("`inbox` names {position}; positions of messages are 1, 2, 3 …"));
+        }
+        if !seen.insert(position) {
+            return invalid(format!("`inbox` names {position} twice"));
         }
     }
     Ok(())
@@ -94,6 +109,25 @@ pub(crate) fn check_wait(request: &WaitRequest) -> Checked {
         Some(seconds) if *seconds < 1 => invalid("`deadlineSeconds` must be at least 1"),
         Some(_) | None => Ok(()),
     }
+}
+
+/// Checks a message.
+pub(crate) fn check_message(id: &str, topic: Option<&str>, value: &RawValue) -> Checked {
+    TextField { label: "`id`", text: id }.check_name()?;
+    if let Some(topic) = topic {
+        TextField { label: "`topic`", text: topic }.check_name()?;
+    }
+    let bytes = value.get().len();
+    if bytes <= Limits::MESSAGE_BYTES {
+        return Ok(());
+    }
+    Err(ApiProblem::new(
+        Code::TooLarge,
+        format!(
+            "the message's `value` has {bytes} bytes, the limit is {}; store it elsewhere and send a reference to it",
+            Limits::MESSAGE_BYTES
+        ),
+    ))
 }
 
 /// Checks a claim.

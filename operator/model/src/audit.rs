@@ -67,6 +67,10 @@ pub mod kind {
     pub const KEY_REFUSED: &str = "key-refused";
     /// The outcome of a call was settled by hand or by the worker's probe.
     pub const SETTLED: &str = "settled";
+    /// A person sent a message to the run.
+    pub const MESSAGE_SENT: &str = "message-sent";
+    /// A boundary took messages.
+    pub const MESSAGES_TAKEN: &str = "messages-taken";
     /// A fresh recovery budget was granted.
     pub const RESET: &str = "reset";
     /// The run was rewound to an earlier boundary.

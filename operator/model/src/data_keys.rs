@@ -38,7 +38,7 @@ pub struct Rewrapped {
     pub failed: Vec<(RunId, Error)>,
 }
 
-/// The key of the digests of one boundary's payloads, or of one call.
+/// The key of the digests of one boundary's payloads, of one call, or of one message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DigestKey(pub [u8; 32]);
 
@@ -49,12 +49,12 @@ impl std::fmt::Debug for DigestKey {
     }
 }
 
-/// How the digests of a call's key, arguments and result in the audit are computed.
+/// How the digests of a call's key, arguments and result in the audit are computed, or that of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallDigests {
     /// SHA-256: the run has no data key.
     Plain,
-    /// With the call's own key. What was written before the run had a data key has a plain digest.
+    /// With the own key of the call or message. What was written before the run had a data key has a plain digest.
     Keyed(DigestKey),
     /// They cannot be computed any more: the run's data key was deleted.
     Lost,

@@ -1,15 +1,15 @@
 //! A consistent view of the whole store, row by row: for checks of the store and for exports of a run.
 
 use async_trait::async_trait;
-use dalsegno_protocol::{Call, RawValue, WaitOutcome, WaitState};
+use dalsegno_protocol::{Call, Message, RawValue, WaitOutcome, WaitState};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use crate::anchor::AnchoredHead;
 use crate::boundary_id::boundary_number;
 use crate::{
-    AnchorRow, AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, OpenWait, PayloadLoss, Result,
-    RunId, RunOutcome,
+    AnchorRow, AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, OpenWait, PayloadLoss,
+    Result, RunId, RunOutcome,
 };
 
 /// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after
@@ -61,6 +61,9 @@ pub trait ReadTransaction: Send {
 
     /// Waits of one run after this one, in the order of their opening; undone ones too.
     async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>>;
+
+    /// Messages to one run after this position, in order.
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>>;
 
     /// Batches of records of one run after number `after`, in the order of their arrival; undone ones too.
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>>;
@@ -272,6 +275,23 @@ pub struct StoredWait {
     /// How its digests in the audit are computed.
     pub digests: CallDigests,
     /// Why its payloads cannot be decoded. They are then absent.
+    pub damage: Option<String>,
+}
+
+/// A message as it is stored.
+#[derive(Clone, Debug)]
+pub struct StoredMessage {
+    /// The message. Its value is absent if it was deleted, shredded, or cannot be decoded.
+    pub message: Message,
+    /// When it was stored, in milliseconds since 1970.
+    pub at: i64,
+    /// The epoch of the boundary that has taken it.
+    pub taken_epoch: Option<i64>,
+    /// Its digest, according to its row.
+    pub digest: Digest,
+    /// How its digest is computed.
+    pub digests: CallDigests,
+    /// Why its value cannot be decoded.
     pub damage: Option<String>,
 }
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Attempt, BoundaryId, FinishRow, Identity, OpenWait, ParkedOn, Retention, RunId, RunLimits, millis,
+    Attempt, BoundaryId, FinishRow, Identity, InboxRow, OpenWait, ParkedOn, Retention, RunId, RunLimits,
+    millis,
 };
 
 /// A request to create a run.
@@ -138,6 +139,9 @@ pub struct RunRecord {
     /// When a person suspended the run, and when the worker was notified. `None`: the run is not suspended.
     #[serde(default)]
     pub suspend: Option<SignalRow>,
+    /// The messages to the run.
+    #[serde(default)]
+    pub inbox: InboxRow,
     /// How it ended.
     pub finish: Option<FinishRow>,
     /// Lengths of the deadlines.

@@ -60,6 +60,8 @@ pub struct Commit {
     pub open_calls: Vec<String>,
     /// Changes of records, applied with the boundary.
     pub records: Vec<RecordOp>,
+    /// Positions of the messages that the boundary takes.
+    pub inbox: Vec<i64>,
     /// The usage of this boundary.
     pub usage: Usage,
     /// Why the worker commits.
@@ -102,6 +104,11 @@ pub enum Committed {
     TooLarge,
     /// With the planned calls the open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
     CallsTooLarge,
+    /// The boundary takes a message that does not exist, or that another boundary has taken.
+    NoSuchMessage {
+        /// The position of the first such message.
+        position: i64,
+    },
     /// There is no run with this id.
     NotFound,
 }
@@ -126,6 +133,8 @@ pub struct WorkerSignals {
     pub cancel: bool,
     /// A limit of the run is reached: exit.
     pub limit: bool,
+    /// Position of the latest message to the run.
+    pub inbox: i64,
     /// Length of the lease, in milliseconds.
     pub lease_ms: i64,
 }

@@ -1,13 +1,17 @@
-//! Reconciles a run with its audit: its own row, its undone boundaries, its calls, and its missing payloads.
+//! Reconciles a run with its audit: its own row, its undone boundaries, its calls, its messages, and its missing
+//! payloads.
 
 use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
-use dalsegno_model::read_transaction::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot, StoredWait};
+use dalsegno_model::read_transaction::{
+    RecordKey, RunHead, StoredBoundary, StoredCall, StoredMessage, StoredSnapshot, StoredWait,
+};
 use dalsegno_model::{AuditRow, BoundaryId, PayloadLoss, ReadTransaction, Result, RunId};
 
 use super::audit_claims::{AuditClaims, UndoneBoundary};
 use super::calls::Calls;
+use super::messages::Messages;
 use super::problem::Problem;
 use super::records::Records;
 use super::retention::Retention;
@@ -20,6 +24,7 @@ pub(super) struct AuditReconciler {
     undone: BTreeSet<UndoneBoundary>,
     calls: Calls,
     waits: Waits,
+    messages: Messages,
     retention: Retention,
     records: Records,
     is_shredding_audited: bool,
@@ -32,6 +37,7 @@ impl AuditReconciler {
         self.claims.add_row(row);
         self.calls.add_audit_row(row);
         self.waits.add_audit_row(row);
+        self.messages.add_audit_row(row);
         self.retention.add_audit_row(row);
         self.is_shredding_audited |= row.kind == kind::SHREDDED;
     }
@@ -56,6 +62,16 @@ impl AuditReconciler {
     /// Adds a wait of the run.
     pub fn add_wait(&mut self, wait: &StoredWait) {
         self.waits.add_wait(wait);
+    }
+
+    /// Adds a message to the run.
+    pub fn add_message(&mut self, message: StoredMessage) {
+        self.messages.add_message(message);
+    }
+
+    /// To be called after the last message and audit row.
+    pub fn end_messages(&self, run: RunId) -> impl Iterator<Item = Problem> {
+        self.messages.end(run)
     }
 
     /// Whether payloads were shredded.
@@ -89,8 +105,8 @@ impl AuditReconciler {
         self.claims.mismatches(head)
     }
 
-    /// To be called after the last boundary and audit row of a run in a store. Reads the run's calls, snapshots and
-    /// records, and returns all problems. Each snapshot is compared with the state that the boundaries produce, or,
+    /// To be called after the last boundary and audit row of a run in a store. Reads the run's calls, messages, snapshots
+    /// and records, and returns all problems. Each snapshot is compared with the state that the boundaries produce, or,
     /// if these were dropped, with the audit.
     pub async fn check_stored_rows(
         mut self,
@@ -124,6 +140,14 @@ impl AuditReconciler {
             page.iter().for_each(|wait| self.add_wait(wait));
         }
         check.problems.extend(self.end_waits(run));
+        let mut after = 0;
+        loop {
+            let page = reading.messages(run, after).await?;
+            let Some(last) = page.last() else { break };
+            after = last.message.position;
+            page.into_iter().for_each(|message| self.add_message(message));
+        }
+        check.problems.extend(self.end_messages(run));
         for snapshot in reading.snapshots(run).await? {
             check.snapshots += 1;
             self.retention.add_snapshot(&snapshot);
@@ -172,7 +196,8 @@ pub(super) struct StoredRun<'r> {
     pub id: RunId,
     /// The run's own row; `None` if that row is missing.
     pub head: Option<&'r RunHead>,
-    /// Why the run's data key cannot be unwrapped, if so. Then calls, snapshots and records are not checked.
+    /// Why the run's data key cannot be unwrapped, if so. Then calls, messages, snapshots and records are not
+    /// checked.
     pub key_fault: Option<String>,
 }
 

@@ -4,8 +4,9 @@
 //! # Format, version 3
 //!
 //! JSON lines, each `{"KIND": {…}}` and a line feed, in this order: one `bundle`, every `boundary` (by turn, boundary
-//! and epoch; undone ones too), every `call`, every `wait` (undone ones too), every `audit` row, one `end`.
-//! `docs/schemas/bundle-v3.schema.json` defines the fields. Payloads are strings with the exact text that was committed, so that their digests can be
+//! and epoch; undone ones too), every `call`, every `wait` (undone ones too), every `message`, every `audit` row, one
+//! `end`. `docs/schemas/bundle-v3.schema.json` defines the fields. Payloads are strings with the exact text that was
+//! committed, so that their digests can be
 //! computed.
 //!
 //! `end.sha256` is the SHA-256 of all bytes before the line of `end`. `end.signature` is the Ed25519 signature, with
@@ -13,7 +14,8 @@
 //! `f(x)` as in [`dalsegno_format::header`]. The line of `end` has no spaces, and its fields are in the schema's
 //! order.
 //!
-//! Version 2 has no waits. In version 1 the audit does not contain calls, so that only the signature proves them.
+//! Version 2 has no waits and no messages. In version 1 the audit does not contain calls, so that only the signature
+//! proves them.
 //! Otherwise they are the same.
 
 mod convert;
@@ -35,7 +37,7 @@ pub const VERSION: u32 = 3;
 /// The first version whose audit contains calls.
 const LISTS_CALLS: u32 = 2;
 
-/// The first version with waits.
+/// The first version with waits and messages.
 const LISTS_WAITS: u32 = 3;
 
 /// First field of the signed message.

@@ -18,6 +18,7 @@ mod check;
 mod encoding;
 mod integrity_scan;
 mod merkle;
+mod messages;
 mod problem;
 mod records;
 mod retention;

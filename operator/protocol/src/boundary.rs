@@ -63,6 +63,14 @@ pub struct CommitRequest {
         skip_serializing_if = "Vec::is_empty"
     )]
     pub records: Vec<RecordOp>,
+    /// Positions of the messages that this boundary takes: they belong to it, and are not returned by `GET inbox` again
+    /// unless a rewind undoes the boundary.
+    #[serde(
+        default,
+        deserialize_with = "bounded::list::<{ Limits::MESSAGES }, _, _>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub inbox: Vec<i64>,
     /// Usage of this boundary alone.
     #[serde(default, skip_serializing_if = "Usage::is_zero")]
     pub usage: Usage,

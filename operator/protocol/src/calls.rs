@@ -128,6 +128,21 @@ pub struct SettleRequest {
     pub reason: String,
 }
 
+/// `POST settle`: a person settles a call whose outcome is unknown. The same outcome and result again are a duplicate.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SettleByUserRequest {
+    /// The id of the call.
+    pub call: String,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// What the tool had answered, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Box<RawValue>>,
+    /// How the outcome was found.
+    pub reason: String,
+}
+
 /// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -6,12 +6,14 @@
 //!
 //! Payloads (state, events, records, arguments, results) are [`RawValue`]s: they are stored as the text that was sent.
 
+mod audit;
 mod boundary;
 pub mod bounded;
 mod calls;
 mod checkpoint;
 mod events;
 mod limits;
+mod messages;
 pub mod nesting;
 mod park;
 mod problem;
@@ -19,11 +21,13 @@ mod records;
 mod text;
 mod waits;
 
+pub use audit::*;
 pub use boundary::*;
 pub use calls::*;
 pub use checkpoint::*;
 pub use events::*;
 pub use limits::Limits;
+pub use messages::*;
 pub use park::*;
 pub use problem::{Code, Problem};
 pub use records::*;
@@ -108,6 +112,10 @@ pub struct AttachResponse {
     /// A limit of the run is reached: exit with 0. The operator stops a worker that goes on.
     #[serde(default)]
     pub limit: bool,
+    /// Position of the latest message to the run; 0 if there was none. `GET inbox` returns those that no boundary has
+    /// taken.
+    #[serde(default)]
+    pub inbox: i64,
 }
 
 /// Whether an attempt starts a run or resumes it.
@@ -196,6 +204,10 @@ pub struct Flags {
     /// A limit of the run is reached: exit with 0. The operator stops a worker that goes on.
     #[serde(default)]
     pub limit: bool,
+    /// Position of the latest message to the run; 0 if there was none. If it is higher than the last one that you have
+    /// read, there are new messages: `GET inbox`.
+    #[serde(default)]
+    pub inbox: i64,
     /// Length of the lease that this call has renewed, in seconds. A lease applies only after the first heartbeat.
     pub lease_seconds: u32,
 }

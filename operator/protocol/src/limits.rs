@@ -37,9 +37,16 @@ impl Limits {
     pub const RECORD_NAME_BYTES: usize = 512;
     /// Bytes of a record's value: of the JSON text, or of the base64.
     pub const RECORD_VALUE_BYTES: usize = 4 << 20;
-    /// Records or events in one page.
+    /// Bytes of a message's value.
+    pub const MESSAGE_BYTES: usize = 256 << 10;
+    /// Messages of a run that no boundary has taken. Above it no message is accepted. A rewind gives messages back, also
+    /// above it. One boundary takes at most so many.
+    pub const MESSAGES: usize = 1_000;
+    /// Bytes of the values of these messages together.
+    pub const INBOX_BYTES: usize = 16 << 20;
+    /// Records, events or messages in one page.
     pub const PAGE: u32 = 1_000;
-    /// Bytes of records or events after which a page ends early.
+    /// Bytes of records, events or messages after which a page ends early.
     pub const PAGE_BYTES: usize = 4 << 20;
     /// Open waits of a run.
     pub const WAITS: usize = 64;

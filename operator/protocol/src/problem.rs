@@ -43,6 +43,9 @@ pub enum Code {
     TooLarge,
     /// 429: too many calls of this run at once: send the same bytes again.
     TooManyRequests,
+    /// 429: as many messages as may wait for the run's worker, or as many bytes of them, wait already: send the same bytes
+    /// again once the worker has taken some.
+    TooManyMessages,
     /// 503: the operator has not recorded the pod yet: send the same bytes again.
     NotReady,
     /// 503: the operator has not checked the image's version yet: send the same bytes again.
@@ -58,7 +61,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the documentation.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Invalid,
         Self::Unauthenticated,
         Self::Forbidden,
@@ -76,6 +79,7 @@ impl Code {
         Self::NoSuchWait,
         Self::TooLarge,
         Self::TooManyRequests,
+        Self::TooManyMessages,
         Self::NotReady,
         Self::VersionPending,
         Self::StorageFull,
@@ -101,7 +105,7 @@ impl Code {
             | Self::ApprovalSpent
             | Self::TooManyWaits => 409,
             Self::TooLarge => 413,
-            Self::TooManyRequests => 429,
+            Self::TooManyRequests | Self::TooManyMessages => 429,
             Self::NotReady | Self::VersionPending | Self::StorageFull | Self::Unavailable => 503,
             Self::Internal => 500,
         }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use dalsegno_gateway::{Config, StateReadBudget};
 use dalsegno_protocol::Limits;
 
@@ -136,6 +136,53 @@ pub struct HealthArgs {
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "DALSEGNO_HEALTH_LISTEN", default_value = "[::]:8081")]
     pub health_listen: SocketAddr,
+}
+
+/// `dalsegno dev`: a run, or a verb on one.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct DevCommand {
+    #[command(subcommand)]
+    pub verb: Option<DevVerb>,
+    #[command(flatten)]
+    pub run: DevArgs,
+}
+
+/// What a person does with a run of `dalsegno dev`, also while it runs.
+#[derive(Clone, Debug, Subcommand)]
+pub enum DevVerb {
+    /// Send the run a message. Its worker reads it, also after a crash, until a turn takes it.
+    Send(DevSendArgs),
+    /// Suspend the run: its worker parks, and no other starts until `dalsegno dev resume`.
+    Suspend(DevRunArgs),
+    /// Lift the suspend of the run.
+    Resume(DevRunArgs),
+}
+
+/// A run of `dalsegno dev`.
+#[derive(Clone, Debug, Args)]
+pub struct DevRunArgs {
+    /// Folder of the store.
+    #[arg(long, default_value = ".dalsegno")]
+    pub dir: PathBuf,
+    /// Name of the run.
+    #[arg(long, default_value = "agent", value_parser = run_name)]
+    pub name: String,
+}
+
+/// Arguments of `dalsegno dev send`.
+#[derive(Clone, Debug, Args)]
+pub struct DevSendArgs {
+    #[command(flatten)]
+    pub run: DevRunArgs,
+    /// What the message is about, for the agent to choose by.
+    #[arg(long)]
+    pub topic: Option<String>,
+    /// Id of the message. With the id of an earlier one, the same message is not sent twice. Random unless set.
+    #[arg(long)]
+    pub id: Option<String>,
+    /// The message: JSON. What is not JSON is sent as a string.
+    pub value: String,
 }
 
 /// Arguments of `dalsegno dev`.

@@ -151,8 +151,11 @@ pub async fn perform(
             updated(store.park_unattended(id, attempt).await, "parking the run")
         }
         Effect::ResetBudget { run: id, observed, to } => {
-            let reset =
-                BudgetReset { observed, to, requested_by: attribution::of(&run.metadata, Request::Reset, attribution::observed(run)) };
+            let reset = BudgetReset {
+                observed,
+                to,
+                requested_by: attribution::of(&run.metadata, Request::Reset, attribution::observed(run)),
+            };
             updated(store.reset_budget(id, &reset).await, "granting a budget")
         }
         Effect::SetDeadlines(id, deadlines) => {

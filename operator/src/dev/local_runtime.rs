@@ -1,5 +1,6 @@
 //! The worker runtime of one machine: one run, its processes, and a terminal.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use dalsegno_core::approvals::ApprovalEffect;
@@ -45,6 +46,8 @@ pub struct LocalRuntime {
     pub program: Program,
     /// The run's input, as it was written.
     pub input: String,
+    /// The file that exists while a person suspends the run.
+    pub suspend_file: PathBuf,
     /// Since when the gateway of this process serves.
     pub serving_since: Timestamp,
     /// The last status that was written.

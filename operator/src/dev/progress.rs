@@ -15,6 +15,8 @@ pub struct ProgressPrinter {
     ended: i32,
     /// Number of the last attempt whose version was checked for a warning.
     warned: i32,
+    /// Number of the last attempt of which was printed what it waits for.
+    waited: i32,
 }
 
 impl ProgressPrinter {
@@ -25,7 +27,7 @@ impl ProgressPrinter {
             _ => row.attempt.number - 1,
         };
         let ended = found.map_or(0, last_ended);
-        Self { settings, started: ended, ended, warned: ended }
+        Self { settings, started: ended, ended, warned: ended, waited: 0 }
     }
 
     /// The lines for all transitions since the last row, but not for the end of the run. `next`: start of the next attempt.
@@ -44,6 +46,11 @@ impl ProgressPrinter {
             if identity.verdict == Verdict::Allowed {
                 lines.push(format!("warning: {}", identity.remark));
             }
+        }
+        if row.park.is_some() && row.finish.is_none() && attempt.number > self.waited {
+            self.waited = attempt.number;
+            let on = row.parked_on().map(|wait| wait.id.as_str()).collect::<Vec<_>>().join(", ");
+            lines.push(format!("the run waits for {on}, without a process"));
         }
         let has_pod = matches!(attempt.state, AttemptState::Created | AttemptState::Attached);
         let runs = has_pod && row.finish.is_none();

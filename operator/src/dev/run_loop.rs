@@ -13,6 +13,7 @@ use super::local_runtime::LocalRuntime;
 use super::messages::{print_held, print_over};
 use super::progress::next_turn;
 use super::signals::{Signals, StopSignal};
+use super::verbs::operating_mode;
 use crate::controller::act::perform;
 use crate::controller::error::Error;
 use crate::controller::reconcile::reconcile;
@@ -49,6 +50,7 @@ pub async fn run_until_done(
     kills.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut has_warned = false;
     loop {
+        run.spec.operating_mode = operating_mode(&runtime.suspend_file);
         let delay = match reconcile(run, runtime).await {
             Ok(requeue) => requeue.map_or(MAX_INTERVAL, |requeue| requeue.min(MAX_INTERVAL)),
             // As on a full disk: nothing is charged, and the next reconcile tries again.

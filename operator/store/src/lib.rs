@@ -35,6 +35,7 @@ mod encoded_ops;
 mod events;
 pub mod keys;
 mod measured;
+mod messages;
 mod metrics;
 mod open;
 mod options;

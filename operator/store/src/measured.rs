@@ -103,6 +103,8 @@ measure! {
         async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+        async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage>;
+        async fn message_authors(&self, run: RunId) -> Result<Vec<String>>;
         async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
         async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
         async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
@@ -119,6 +121,7 @@ measure! {
 
 measure! {
     Admin {
+        async fn send_message(&self, message: &NewMessage) -> Result<Sent>;
         async fn rewrap_keys(&self) -> Result<Rewrapped>;
         async fn shred(&self, shred: &Shred) -> Result<Shredded>;
         async fn prune_audit(&self, prune: &Prune) -> Result<u64>;

@@ -6,6 +6,7 @@ mod call_row;
 mod columns;
 mod deadlines;
 mod live_boundary;
+mod message_row;
 mod record;
 mod run_row;
 mod table;
@@ -20,6 +21,7 @@ pub(crate) use call_row::{
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
 pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
+pub(crate) use message_row::{MessageRef, MessageRow, TakenSince};
 pub(crate) use record::{FoundRuns, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};
 pub(crate) use wait_row::{OpenWaitsSql, StoredWait, WaitRow, proposal, stored_wait};

@@ -51,6 +51,7 @@ mod events;
 mod files;
 mod heartbeats;
 mod lock;
+mod messages;
 mod namespace;
 mod open_calls;
 mod payload_reads;

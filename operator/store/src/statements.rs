@@ -95,6 +95,7 @@ pub(crate) const COUNT_UNSEALED: &str = "SELECT \
      + (SELECT count(*) FROM calls WHERE run = $1 AND (substr(arguments, 1, 1) < $2 OR substr(result, 1, 1) < $2)) \
      + (SELECT count(*) FROM waits WHERE run = $1 AND (substr(request, 1, 1) < $2 OR substr(answer, 1, 1) < $2)) \
      + (SELECT count(*) FROM records WHERE run = $1 AND substr(value, 1, 1) < $2) \
+     + (SELECT count(*) FROM messages WHERE run = $1 AND substr(value, 1, 1) < $2) \
      + (SELECT count(*) FROM snapshots WHERE run = $1 AND substr(document, 1, 1) < $2)";
 
 /// SQL: the number of the last change of the key `keys.key` that replaced everything before; 0 if there is none.
@@ -232,3 +233,9 @@ pub(crate) static STORED_WAITS: LazyLock<String> = LazyLock::new(|| {
         StoredWait::columns_of("waits")
     )
 });
+
+/// The position of the first message that no boundary has taken and that has answered no wait. The parameters are the run
+/// and the topic, or null for any topic.
+pub(crate) const UNREAD_MESSAGE: &str = "SELECT min(position) FROM messages \
+     WHERE run = $1 AND taken_turn IS NULL AND (CAST($2 AS text) IS NULL OR topic = $2) \
+       AND position NOT IN (SELECT position FROM waits WHERE run = $1 AND NOT undone AND position IS NOT NULL)";

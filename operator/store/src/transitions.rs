@@ -35,6 +35,7 @@ mod refuse_decision;
 mod request_cancel;
 mod reset_budget;
 mod rewind;
+mod send_message;
 mod settings;
 mod settle;
 mod settle_time;
@@ -68,6 +69,7 @@ pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use refuse_decision::RefuseDecision;
 pub(crate) use request_cancel::RequestCancel;
 pub(crate) use reset_budget::ResetBudget;
+pub(crate) use send_message::SendMessage;
 pub(crate) use settings::{SetDeadlines, SetLimits, SetRetention};
 pub(crate) use settle::{SettleCall, is_unsettled};
 pub(crate) use settle_time::{SettleTime, TimeOutWait};
@@ -78,7 +80,7 @@ pub(crate) use worker::{
 };
 
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{CallRow, LiveBoundary, RunRows, StoredWait};
+use crate::reads::{CallRow, LiveBoundary, MessageRef, RunRows, StoredWait, TakenSince};
 use dalsegno_model::{BoundaryId, RequestedBy, RunId};
 
 /// One rule, with the facts from its caller.
@@ -107,10 +109,12 @@ pub(crate) trait Transition: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Needs<'a> {
     Nothing,
-    /// The boundaries of the live branch, beginning at this one.
+    /// The boundaries of the live branch, beginning at this one, and the messages that later ones have taken.
     BoundariesFrom(BoundaryId),
     /// A call, and the bytes of all open calls.
     Call(&'a str),
+    /// The message with this id.
+    Message(&'a str),
     /// Nothing more. But no template may be dropped while the rule decides and writes.
     Templates,
     /// The last row of the run's audit.
@@ -126,6 +130,15 @@ pub(crate) struct WaitsQuery<'a> {
     pub ids: &'a [String],
     /// The provider of a rate limit whose other waits the rule must know of.
     pub provider: Option<&'a str>,
+    /// The unread message that a new wait is for.
+    pub unread: Option<UnreadQuery<'a>>,
+}
+
+/// The first unread message that has answered no wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnreadQuery<'a> {
+    /// Its topic; `None`: of any.
+    pub topic: Option<&'a str>,
 }
 
 /// The open waits of other runs of a namespace for the rate limit of one provider.
@@ -156,6 +169,12 @@ pub(crate) struct Rows {
     pub named_waits: Vec<StoredWait>,
     /// For [`Needs::Waits`] with a provider.
     pub rate_limit: RateLimitQueue,
+    /// For [`Needs::Waits`] with an unread message: its position.
+    pub unread_message: Option<i64>,
+    /// For [`Needs::Message`].
+    pub message: Option<MessageRef>,
+    /// For [`Needs::BoundariesFrom`]: the messages that boundaries after it have taken.
+    pub taken_since: TakenSince,
 }
 
 /// The last row of a run's audit.
@@ -185,7 +204,15 @@ impl Rows {
             last_audit: None,
             named_waits: Vec::new(),
             rate_limit: RateLimitQueue::default(),
+            unread_message: None,
+            message: None,
+            taken_since: TakenSince::default(),
         }
+    }
+
+    /// Whether boundaries have taken messages.
+    pub fn has_taken_messages(&self) -> bool {
+        self.of_run.run.inbox > self.of_run.run.unread
     }
 
     /// The attempt that committed this boundary, if it was not read yet.

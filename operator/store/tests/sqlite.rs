@@ -67,6 +67,7 @@ fn turn(run: RunId, turn: i32) -> Commit {
         calls: Vec::new(),
         open_calls: Vec::new(),
         records: Vec::new(),
+        inbox: Vec::new(),
         usage: Usage::default(),
         trigger: None,
         finish: None,

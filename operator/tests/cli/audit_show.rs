@@ -35,7 +35,8 @@ async fn who_cancelled_and_who_settled_is_shown_with_the_reasons() {
         ["settle", RUN, "pay-1", "--outcome", "failed", "--reason", "the bank has no payment", "--by", "ada"];
     let (success, text) = context.run(&settle, true);
     assert!(success, "{text}");
-    let bob = RequestedBy { manager: Some("kubectl-bob".into()), reason: Some("too expensive".into()), user: None };
+    let bob =
+        RequestedBy { manager: Some("kubectl-bob".into()), reason: Some("too expensive".into()), user: None };
     store.request_cancel(run, &bob).await.unwrap();
 
     let (success, text) = context.run(&["show", RUN, "--calls"], true);

@@ -164,6 +164,7 @@ pub fn turn(run: RunId, turn: i32, ops: &str) -> Commit {
         calls: Vec::new(),
         open_calls: Vec::new(),
         records: Vec::new(),
+        inbox: Vec::new(),
         usage: Usage::default(),
         trigger: None,
         finish: None,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timedelta, timezone
+import uuid
 from pathlib import Path
 
 from dalsegno import Run
@@ -35,6 +36,13 @@ while run.turn <= script.get("turns", 3):
         wanted = datetime.now(timezone.utc) + timedelta(seconds=script["nap"])  # later in the attempt after the park
         elapsed = run.sleep_until("nap", wanted)
         print("woke", elapsed.outcome, "in attempt", run.attempt, flush=True)
+    if run.turn == script.get("waitAt"):
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(script["until"]))
+        wait = run._transport.send("waits/later", {"kind": "until", "time": at})
+        print("wait", wait["state"], flush=True)
+        if wait["state"] == "open":
+            run._transport.send("park", {"parkId": str(uuid.uuid4()), "on": ["later"]})
+            sys.exit(0)
     time.sleep(script.get("seconds", 0))
     turns.append(run.turn)
     run.commit(run.turn, state=turns)

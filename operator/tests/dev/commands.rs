@@ -70,6 +70,41 @@ fn a_call_with_an_unknown_outcome_is_settled_by_the_printed_command() {
 }
 
 #[test]
+fn a_message_is_sent_once_and_kept_until_a_turn_takes_it() {
+    let context = TestContext::new(&json!({ "turns": 1, "seconds": 3 }));
+    assert!(context.failing_command(&["dev", "send", "hello"]).contains("there is no store in .dalsegno"));
+    context.run_to_end(&[]).expect_output(0, &["Succeeded"]);
+    let send = ["dev", "send", "hello", "--id", "first"];
+    assert!(context.failing_command(&send).contains("the run is over"));
+
+    let mut dev = context.dev(&["--fresh", "--input", "input.json"]);
+    dev.wait_for("dev/agent 1 attached");
+    let sent =
+        context.command(&["dev", "send", r#"{"text": "hello"}"#, "--topic", "greeting", "--id", "first"]);
+    dev.end();
+    assert_eq!(sent, "sent: message 1, with the id first\n");
+    assert_eq!(context.rows()[0].inbox.position, 1);
+}
+
+#[test]
+fn a_suspended_run_starts_no_worker_until_it_is_resumed() {
+    let context = TestContext::new(&json!({ "turns": 2 }));
+    context.run_to_end(&[]).expect_output(0, &["Succeeded"]);
+    let suspended = context.command(&["dev", "suspend"]);
+    assert!(suspended.starts_with("suspended: dev/agent"), "{suspended}");
+    let mut dev = context.dev(&["--fresh", "--input", "input.json"]);
+    dev.wait_for_stderr("the run is suspended; `dalsegno dev resume` lifts that");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while context.rows()[0].suspend.is_none() {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(context.rows()[0].head.is_none(), "no worker has started");
+    assert_eq!(context.command(&["dev", "resume"]), "resumed: dev/agent\n");
+    assert_eq!(dev.end().expect_output(0, &["Succeeded"]).turns(), [1, 2]);
+}
+
+#[test]
 fn each_message_is_one_write() {
     let context = TestContext::new(&json!({ "turns": 2 }));
     let writes = context.stderr_writes(&["--input", "input.json"]);

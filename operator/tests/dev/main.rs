@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+mod client;
 mod commands;
 mod examples;
 mod inputs;
 mod ledger;
-mod parks;
 mod processes;
 mod runs;
 mod test_context;

@@ -1,8 +1,8 @@
-//! A run that waits for the machine.
+//! A run that waits: for the machine, or for a time.
 
 use std::fs;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
@@ -28,6 +28,23 @@ fn a_run_whose_store_cannot_be_written_says_so_once_and_continues_later() {
     assert_eq!(ended.turns(), [1, 2, 3, 4]);
     assert_eq!(ended.stderr.matches("waiting: ").count(), 1, "{}", ended.stderr);
     assert_eq!(context.rows()[0].counters.recovery_attempts, 1);
+}
+
+#[test]
+fn a_run_that_parks_on_a_time_has_no_process_until_it_has_come() {
+    let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 5;
+    let context = TestContext::new(&json!({ "turns": 3, "waitAt": 2, "until": until }));
+    let mut dev = context.dev(&["--input", "input.json"]);
+    dev.wait_for("wait open");
+    dev.wait_for_stderr("the run waits for later, without a process");
+    dev.wait_for("wait answered");
+    assert!(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() >= until);
+    let ended = dev.end().expect_output(
+        0,
+        &["attempt 1 ended after turn 1: Parked: not charged", "attempt 2 resumes at turn 2"],
+    );
+    assert_eq!(ended.turns(), [1, 2, 3]);
+    assert_eq!(context.rows()[0].counters.recovery_attempts, 0);
 }
 
 #[test]

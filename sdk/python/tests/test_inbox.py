@@ -64,7 +64,7 @@ def answered(**answer: Any) -> Answer:
 
 def test_a_message_that_answers_a_wait_is_returned(gateway: ScriptedGateway) -> None:
     gateway.script["waits/w1"] = [answered(outcome="message", position=4)]
-    gateway.script["inbox?after=3"] = [page(message(4, "5 euro", topic="price"), message(5, "x"))]
+    gateway.script["inbox?after=3&limit=1"] = [page(message(4, "5 euro", topic="price"), next=4)]
     code, out, err = gateway.run(WAIT)
     assert (code, err) == (0, "") and "position=4" in out and "value='5 euro'" in out
     asked = json.loads(gateway.bodies("waits/w1")[0])
@@ -85,7 +85,7 @@ def test_a_wait_for_a_message_that_no_one_has_sent_parks(gateway: ScriptedGatewa
 
 def test_a_message_that_an_earlier_boundary_has_taken_is_not_returned_again(gateway: ScriptedGateway) -> None:
     gateway.script["waits/w1"] = [answered(outcome="message", position=4)]
-    gateway.script["inbox?after=3"] = [page(message(5, "x"))]
+    gateway.script["inbox?after=3&limit=1"] = [page(message(5, "x"))]
     code, _, err = gateway.run(WAIT)
     assert code == 1 and "LookupError: a boundary has taken the message of this wait" in err
 

@@ -139,6 +139,7 @@ impl Builder {
             suspend: attached.suspend,
             cancel: attached.cancel,
             limit: attached.limit,
+            inbox: attached.inbox,
             lease_seconds: attached.lease_seconds,
         });
         let client = Arc::new(client);

@@ -39,6 +39,7 @@ impl Commit {
             calls: Vec::new(),
             open_calls: Vec::new(),
             records: Vec::new(),
+            inbox: Vec::new(),
             usage: Usage::default(),
             trigger: None,
             outcome: None,

@@ -74,3 +74,64 @@ fn is_default(name: &str, value: &Value) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use super::*;
+
+    fn expected() -> ExpectedPolicy {
+        let spec = json!({ "failurePolicy": "Fail", "matchConstraints": { "resourceRules": [{ "resources": ["agentruns"] }] },
+                           "validations": [{ "expression": "true" }] });
+        ExpectedPolicy { kind: "ValidatingAdmissionPolicy".into(), name: "p".into(), spec }
+    }
+
+    #[test]
+    fn what_the_api_server_adds_is_no_difference_and_everything_else_is() {
+        let mut found = expected().spec;
+        found["matchConstraints"]["matchPolicy"] = json!("Equivalent");
+        found["matchConstraints"]["namespaceSelector"] = json!({});
+        found["matchConstraints"]["objectSelector"] = json!({});
+        found["matchConstraints"]["resourceRules"][0]["scope"] = json!("*");
+        assert_eq!(expected().difference(&found), None);
+        let changes: [(&str, fn(&mut Value)); 7] = [
+            ("spec.failurePolicy", |it| it["failurePolicy"] = json!("Ignore")),
+            ("spec.validations", |it| it["validations"] = json!([])),
+            ("spec.validations[0].expression", |it| it["validations"][0]["expression"] = json!("1 == 1")),
+            ("spec.matchConditions", |it| it["matchConditions"] = json!([{ "name": "n", "expression": "false" }])),
+            ("spec.matchConstraints.excludeResourceRules", |it| {
+                it["matchConstraints"]["excludeResourceRules"] = json!([{ "resources": ["*"] }]);
+            }),
+            ("spec.matchConstraints.namespaceSelector", |it| {
+                it["matchConstraints"]["namespaceSelector"] = json!({ "matchLabels": { "a": "b" } });
+            }),
+            ("spec.matchConstraints", |it| it["matchConstraints"] = Value::Null),
+        ];
+        for (path, change) in changes {
+            let mut changed = found.clone();
+            change(&mut changed);
+            assert_eq!(expected().difference(&changed).as_deref(), Some(path));
+        }
+        assert_eq!(expected().difference(&Value::Null).as_deref(), Some("spec"));
+    }
+
+    #[test]
+    fn a_policy_was_last_changed_when_somebody_last_wrote_its_spec() {
+        let entry = |subresource: Option<&str>, time: &str| {
+            json!({ "manager": "m", "operation": "Update", "time": time, "subresource": subresource,
+                    "fieldsType": "FieldsV1", "apiVersion": "v1", "fieldsV1": {} })
+        };
+        let mut object: ObjectMeta = serde_json::from_value(json!({
+            "creationTimestamp": "2026-05-01T00:00:00Z", "generation": 1,
+            "managedFields": [entry(None, "2026-05-02T00:00:00Z"), entry(Some("status"), "2026-05-03T00:00:00Z")],
+        }))
+        .unwrap();
+        let day = |day: i8| format!("2026-05-0{day}T00:00:00Z").parse().ok();
+        assert_eq!(last_change(&object), day(1), "its labels were written");
+        object.generation = Some(2);
+        assert_eq!(last_change(&object), day(2));
+        object.creation_timestamp = None;
+        assert_eq!(last_change(&object), None);
+    }
+}

@@ -194,7 +194,8 @@ impl Change<'_> {
     fn suspended(&self, attempt: i32) -> Option<EventSpec> {
         self.became_true(ConditionType::Suspended)?;
         let log = "the run is suspended and has no pod".to_owned();
-        let by = self.new.suspend.clone().map(|it| RequestedBy { manager: it.by, user: None, reason: it.reason });
+        let by =
+            self.new.suspend.clone().map(|it| RequestedBy { manager: it.by, user: None, reason: it.reason });
         let note = log.clone() + &attributed("suspended", by.unwrap_or_default());
         let reason = EventReason::Suspended.as_str();
         Some(EventSpec { log, ..event(EventLevel::Normal, reason, format!("Suspend{attempt}"), note) })

@@ -25,6 +25,8 @@ pub enum AadContext<'a> {
     WaitAnswer(&'a str, i64),
     /// Value of a record: space, key and entry id.
     Record(&'a str, &'a str, Option<&'a str>),
+    /// Value of a message: id, topic and author.
+    Message(&'a str, Option<&'a str>, &'a str),
     /// Document of the snapshot of the boundary with this content hash.
     Snapshot(&'a Digest),
     /// Chunk of snapshots, by the hash under which it is stored.
@@ -63,6 +65,12 @@ impl AadContext<'_> {
                 field(name(space).as_bytes());
                 field(name(key).as_bytes());
                 field(name(entry_id.unwrap_or_default()).as_bytes());
+            }
+            Self::Message(id, topic, author) => {
+                field(b"messages.value");
+                field(name(id).as_bytes());
+                field(name(topic.unwrap_or_default()).as_bytes());
+                field(name(author).as_bytes());
             }
             Self::Snapshot(content_hash) => {
                 field(b"snapshots.document");

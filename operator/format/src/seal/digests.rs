@@ -39,8 +39,11 @@ impl DigestKeyExt for DigestKey {
     }
 }
 
-/// Digests of a call's key, arguments and result.
+/// Digests of a call's key, arguments and result, or of a message.
 pub trait CallDigestsExt {
+    /// The digest of data with this SHA-256.
+    fn of_digest(&self, plain: Digest) -> Digest;
+
     /// The digest of this text.
     fn of(&self, text: &str) -> Digest;
 
@@ -49,9 +52,12 @@ pub trait CallDigestsExt {
 }
 
 impl CallDigestsExt for CallDigests {
-    fn of(&self, text: &str) -> Digest {
-        let plain = Sha256::digest(text).into();
+    fn of_digest(&self, plain: Digest) -> Digest {
         if let Self::Keyed(key) = self { key.digest(plain) } else { plain }
+    }
+
+    fn of(&self, text: &str) -> Digest {
+        self.of_digest(Sha256::digest(text).into())
     }
 
     fn render(&self, text: &str) -> String {

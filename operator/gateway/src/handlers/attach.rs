@@ -147,6 +147,7 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         suspend: record.suspend.is_some(),
         cancel: record.cancel.is_some(),
         limit: record.is_limit_reached(),
+        inbox: record.inbox.position,
     })
 }
 

@@ -1,14 +1,14 @@
-//! Tool calls with idempotency keys: `POST calls/{id}/claim`, `complete`, `settle`.
+//! Tool calls with idempotency keys: `POST calls/{id}/claim`, `complete`, `settle`; and `POST settle` of people.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use dalsegno_model::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
 use dalsegno_protocol::{
     Acknowledgement, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CommitResult, CompleteRequest,
-    SettleRequest,
+    SettleByUserRequest, SettleRequest,
 };
 
-use crate::extractors::{CallId, Worker};
+use crate::extractors::{CallId, Worker, Writer};
 use crate::gateway::Gateway;
 use crate::limits::request_body;
 use crate::limits::response_body::json_response;
@@ -90,6 +90,21 @@ pub(crate) async fn settle(
         result: request.result,
         reason: request.reason,
     };
+    acknowledge(gateway.call_with_retry("settling a call", || gateway.store.settle(&settle)).await?)
+}
+
+/// A person settles a call. The audit names the user.
+pub(crate) async fn settle_by_user(
+    State(gateway): State<Gateway>,
+    writer: Writer,
+    request: Request,
+) -> Result<Response, ApiProblem> {
+    let body = request_body::read_from_user(&gateway, &writer, request).await?;
+    let SettleByUserRequest { call: id, outcome, result, reason } = body.parse()?;
+    TextField { label: "`call`", text: &id }.check_name()?;
+    TextField { label: "`reason`", text: &reason }.check_short()?;
+    let by = SettledBy::Person(writer.user);
+    let settle = Settle { run: writer.run, by, id, outcome, result, reason };
     acknowledge(gateway.call_with_retry("settling a call", || gateway.store.settle(&settle)).await?)
 }
 

@@ -75,6 +75,7 @@ async fn commit(
         calls: request.calls,
         open_calls: request.open_calls,
         records: request.records,
+        inbox: request.inbox,
         usage: request.usage,
         trigger: request.trigger,
         finish,

@@ -1,6 +1,7 @@
 //! The handlers: one file for each call of the contract, or for a group of related calls.
 
 pub(crate) mod attach;
+pub(crate) mod audit;
 pub(crate) mod calls;
 pub(crate) mod commit;
 pub(crate) mod event_stream;
@@ -8,6 +9,7 @@ pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod finish;
 pub(crate) mod heartbeat;
+pub(crate) mod messages;
 pub(crate) mod park;
 pub(crate) mod records;
 pub(crate) mod state;

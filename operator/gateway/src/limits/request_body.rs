@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use crate::authenticator::PodIdentity;
-use crate::extractors::Worker;
+use crate::extractors::{Worker, Writer};
 use crate::gateway::Gateway;
 use crate::json5;
 use crate::limits::shared_limit::{LimitExceeded, LimitOwner, LimitPermit};
@@ -56,6 +56,16 @@ pub(crate) async fn read_from_pod(
 ) -> Result<RequestBody, ApiProblem> {
     let permit = gateway.request_bytes.empty_permit(LimitOwner::Pod(pod.pod_uid.clone()));
     BodyLimit { gateway, permit, unverified: None, max_bytes: Limits::ATTACH_BYTES }.read(request).await
+}
+
+/// Reads the body of a user's request.
+pub(crate) async fn read_from_user(
+    gateway: &Gateway,
+    writer: &Writer,
+    request: Request,
+) -> Result<RequestBody, ApiProblem> {
+    let permit = gateway.request_bytes.empty_permit(writer.owner.clone());
+    BodyLimit { gateway, permit, unverified: None, max_bytes: Limits::BODY_BYTES }.read(request).await
 }
 
 /// The limits on one body: its own size, and its part of the process's bytes. The bytes are charged to the unverified

@@ -6,7 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
-use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, RunName, User, router};
+use dalsegno_gateway::{
+    Access, AuthError, Authenticator, Config, Gateway, PodIdentity, RunName, User, Verb, router,
+};
 use dalsegno_model::{
     Cause, Class, Created, Deadlines, Ending, Identity, LookUp, NewRun, NextStep, OnPrior, Operator as _,
     PodRecord, Read as _, RunId, RunRecord, Store, Verdict,
@@ -283,7 +285,7 @@ pub fn commit(id: u128, state: &str) -> String {
 }
 
 /// Accepts `token-of-<pod UID>` for namespace `shop` and `token-of-<pod UID>-in-<namespace>`; and `ada`, a user who may
-/// read the runs of `shop`.
+/// read and write the runs of `shop`; `bob`, who may write them only; and `pod-<UID>`, a user whose token is bound to a pod.
 pub struct TestAuthenticator;
 
 #[async_trait]
@@ -307,10 +309,15 @@ impl Authenticator for TestAuthenticator {
         })
     }
 
-    async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
-        let of = |tenant: Option<&str>| Ok(User { name: "ada".into(), tenant: tenant.map(Into::into) });
+    async fn authorize(&self, token: &str, run: &RunName, access: Access) -> Result<User, AuthError> {
+        let user = |name: &str, tenant: Option<&str>, pod: Option<&str>| {
+            Ok(User { name: name.into(), tenant: tenant.map(Into::into), pod_uid: pod.map(Into::into) })
+        };
+        let of = |tenant| user("ada", tenant, None);
         match token {
             "ada" if run.namespace == "shop" => of(Some("uid-shop")),
+            "bob" if access.verb == Verb::Create => user("bob", Some("uid-shop"), None),
+            "bob" => Err(AuthError::Denied(format!("bob may not get agentruns/{}", access.document))),
             "ada-after-recreation" => of(Some("uid-later")),
             "ada-after-deletion" => of(None),
             "ada" => Err(AuthError::Denied(format!(
@@ -318,6 +325,9 @@ impl Authenticator for TestAuthenticator {
                 run.namespace
             ))),
             "review-fails" => Err(AuthError::Unavailable("the API server is unavailable".into())),
+            _ if token.starts_with("pod-") => {
+                user("system:serviceaccount:shop:default", Some("uid-shop"), token.strip_prefix("pod-"))
+            }
             _ => Err(AuthError::Refused("it is not genuine".into())),
         }
     }

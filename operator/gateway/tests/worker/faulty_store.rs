@@ -286,6 +286,8 @@ forward! {
         async fn id(&self) -> Result<Uuid>;
         async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
+        async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage>;
+        async fn message_authors(&self, run: RunId) -> Result<Vec<String>>;
         async fn first_event(&self, run: RunId, turn: i32) -> Result<Option<i64>>;
         async fn calls(&self, run: RunId, which: CallFilter) -> Result<Vec<Call>>;
         async fn calls_to_settle(&self, run: RunId, limit: u32) -> Result<Vec<String>>;
@@ -302,6 +304,7 @@ forward! {
 forward! {
     impl Admin {}
     pass {
+        async fn send_message(&self, message: &NewMessage) -> Result<Sent>;
         async fn rewrap_keys(&self) -> Result<Rewrapped>;
         async fn shred(&self, shred: &Shred) -> Result<Shredded>;
         async fn prune_audit(&self, prune: &Prune) -> Result<u64>;

@@ -27,6 +27,7 @@ mod input;
 #[path = "../../../store/tests/support/keys.rs"]
 mod keys;
 mod memory;
+mod messages;
 mod observability;
 mod oversized_input;
 mod park;

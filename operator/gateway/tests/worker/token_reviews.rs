@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, RunName, User};
+use dalsegno_gateway::{Access, AuthError, Authenticator, Config, Gateway, PodIdentity, RunName, User};
 use futures::future::join_all;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -52,9 +52,9 @@ impl Authenticator for CountingAuthenticator {
         TestAuthenticator.review(token.trim_start_matches("slow-")).await
     }
 
-    async fn may_read(&self, token: &str, run: &RunName) -> Result<User, AuthError> {
+    async fn authorize(&self, token: &str, run: &RunName, access: Access) -> Result<User, AuthError> {
         self.count(token).await;
-        TestAuthenticator.may_read(token, run).await
+        TestAuthenticator.authorize(token, run, access).await
     }
 }
 

@@ -3,13 +3,17 @@
 use async_trait::async_trait;
 
 use crate::{
-    EndedRun, ForgottenPurges, NamespaceAdoption, Prune, Purge, PurgeScope, PurgeStep, Result, Rewrapped,
-    RunId, Shred, Shredded,
+    EndedRun, ForgottenPurges, NamespaceAdoption, NewMessage, Prune, Purge, PurgeScope, PurgeStep, Result,
+    Rewrapped, RunId, Sent, Shred, Shredded,
 };
 
 /// What people request by hand, and the store's own keys.
 #[async_trait]
 pub trait Admin: Send + Sync + 'static {
+    /// Stores a message to a run. Checks in this order: unknown run; duplicate, or conflict (the id was used before);
+    /// finished; too many. Idempotent for the same message.
+    async fn send_message(&self, message: &NewMessage) -> Result<Sent>;
+
     /// Makes the runs of a namespace adoptable after the namespace was re-created with another UID: changes the
     /// tenant of every row. The audit records who requested it, and why. Returns the number of rows. They are changed
     /// in pages: if a page fails, those before it stay changed, and the same call continues.

@@ -5,8 +5,9 @@ use dalsegno_protocol::{Call, State};
 use uuid::Uuid;
 
 use crate::{
-    Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter, EventPage, EventQuery, Proposal,
-    ReadTransaction, RecordPage, RecordQuery, Result, RunId, RunRecord, Sizes, Wait,
+    Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter, EventPage, EventQuery,
+    MessagePage, MessageQuery, Proposal, ReadTransaction, RecordPage, RecordQuery, Result, RunId, RunRecord,
+    Sizes, Wait,
 };
 
 /// Reads for the gateway, the operator and people. None of them changes a run.
@@ -66,6 +67,13 @@ pub trait Read: Send + Sync + 'static {
     /// Records of one space of the run, in order. Empty for an unknown run.
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
 
+    /// Messages to the run in the order of their positions. Empty for an unknown run.
+    async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage>;
+
+    /// Everybody who has sent a message to the run, in order: the store does not know which of the messages a worker
+    /// has looked at.
+    async fn message_authors(&self, run: RunId) -> Result<Vec<String>>;
+
     /// Events of the live branch in order, byte for byte as received. The events of each boundary are checked against
     /// its digest. Dropped events are skipped: the first returned event then has a higher position.
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;
@@ -77,7 +85,7 @@ pub trait Read: Send + Sync + 'static {
     /// The audit chain of a run, in order. It begins after the pruned rows.
     async fn audit(&self, run: RunId) -> Result<Vec<AuditRow>>;
 
-    /// How many payloads of a run are plain: boundaries, calls, values of records and snapshots that were written
+    /// How many payloads of a run are plain: boundaries, calls, values of records and messages, and snapshots that were written
     /// before the run had a data key, or of a run without one.
     async fn count_unsealed(&self, run: RunId) -> Result<u64>;
 

@@ -20,10 +20,10 @@ pub trait Worker: Send + Sync + 'static {
     /// Commits a boundary. Checks under the row's lock, in this order: unknown run; fenced; duplicate (same id and
     /// digest as the head); finished; unsettled calls of an earlier attempt; conflict (not the next boundary, or a
     /// boundary with another body is there); too large (`dalsegno_format::size`), first the state, then the open
-    /// calls.
+    /// calls; a message that is not unread.
     ///
     /// The same statement writes the boundary's row with its content hash, planned calls, records and the finish,
-    /// adds the usage, moves the head, and renews the lease if there is one.
+    /// adds the usage, moves the head, and renews the lease if there is one. The same transaction takes the messages.
     async fn commit(&self, commit: &Commit) -> Result<Committed>;
 
     /// Renews the leases of these workers in one statement, which need not be durable. Returns one answer per worker,

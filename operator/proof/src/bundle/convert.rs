@@ -1,13 +1,17 @@
 //! Converts between the lines of a bundle and the rows of a store.
 
 use dalsegno_format::seal::{CallDigests, DigestKey};
-use dalsegno_model::read_transaction::{HeadRef, RunHead, StoredBoundary, StoredCall, StoredWait};
+use dalsegno_model::read_transaction::{
+    HeadRef, RunHead, StoredBoundary, StoredCall, StoredMessage, StoredWait,
+};
 use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, OpenWait, PayloadLoss};
-use dalsegno_protocol::{Call, RawValue};
+use dalsegno_protocol::{Call, Message, RawValue, TakenBy};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::lines::{AuditLine, BoundaryIdLine, BoundaryLine, CallLine, HeadLine, RunLine, WaitLine};
+use super::lines::{
+    AuditLine, BoundaryIdLine, BoundaryLine, CallLine, HeadLine, MessageLine, RunLine, WaitLine,
+};
 use crate::encoding::{Bytes, Hash};
 
 impl From<&RunHead> for RunLine {
@@ -164,10 +168,7 @@ impl From<StoredCall> for CallLine {
             result: text(call.result),
             attempt,
             shredded: digests == CallDigests::Lost,
-            digest_key: match digests {
-                CallDigests::Keyed(key) => Some(Bytes(key.0)),
-                CallDigests::Plain | CallDigests::Lost => None,
-            },
+            digest_key: digest_key(digests),
         }
     }
 }
@@ -186,11 +187,68 @@ impl CallLine {
             call: Call { id, turn, policy, key, state, arguments, result },
             attempt,
             touched: None,
-            digests: match digest_key {
-                _ if shredded => CallDigests::Lost,
-                Some(key) => CallDigests::Keyed(DigestKey(key.0)),
-                None => CallDigests::Plain,
-            },
+            digests: digests(shredded, digest_key),
+            damage: None,
+        })
+    }
+}
+
+/// The key of digests, as a line has it.
+fn digest_key(digests: CallDigests) -> Option<Bytes<32>> {
+    match digests {
+        CallDigests::Keyed(key) => Some(Bytes(key.0)),
+        CallDigests::Plain | CallDigests::Lost => None,
+    }
+}
+
+/// How digests are computed, from what a line says.
+fn digests(shredded: bool, digest_key: Option<Bytes<32>>) -> CallDigests {
+    match digest_key {
+        _ if shredded => CallDigests::Lost,
+        Some(key) => CallDigests::Keyed(DigestKey(key.0)),
+        None => CallDigests::Plain,
+    }
+}
+
+impl From<StoredMessage> for MessageLine {
+    fn from(stored: StoredMessage) -> Self {
+        let StoredMessage { message, at, taken_epoch, digest, digests, damage: _ } = stored;
+        let Message { position, id, topic, value, author, at: _, taken_by } = message;
+        let taken_by = taken_by.zip(taken_epoch);
+        Self {
+            position,
+            id,
+            topic,
+            value: value.map(|json| json.get().to_owned()),
+            author,
+            at,
+            taken_by: taken_by.map(|(TakenBy { turn, boundary }, epoch)| BoundaryIdLine {
+                turn,
+                boundary,
+                epoch,
+            }),
+            digest: Hash(digest),
+            shredded: digests == CallDigests::Lost,
+            digest_key: digest_key(digests),
+        }
+    }
+}
+
+impl MessageLine {
+    /// The message in the form of a store's row.
+    pub fn stored(self) -> Result<StoredMessage, String> {
+        let Self { position, id, topic, value, author, at, taken_by, digest, shredded, digest_key } = self;
+        let value = value.map(RawValue::from_string).transpose();
+        let value = value.map_err(|error| format!("the value of message {position} is not JSON: {error}"))?;
+        let taken_epoch = taken_by.as_ref().map(|by| by.epoch);
+        let taken_by = taken_by.map(|by| TakenBy { turn: by.turn, boundary: by.boundary });
+        let time = time(at)?.to_string();
+        Ok(StoredMessage {
+            message: Message { position, id, topic, value, author, at: time, taken_by },
+            at,
+            taken_epoch,
+            digest: digest.0,
+            digests: digests(shredded, digest_key),
             damage: None,
         })
     }
@@ -198,7 +256,8 @@ impl CallLine {
 
 impl From<StoredWait> for WaitLine {
     fn from(wait: StoredWait) -> Self {
-        let StoredWait { facts, boundary, undone, state, outcome, request, answer, digests, damage: _ } = wait;
+        let StoredWait { facts, boundary, undone, state, outcome, request, answer, digests, damage: _ } =
+            wait;
         let text = |json: Option<Box<RawValue>>| json.map(|json| json.get().to_owned());
         let ms = |at: Option<Timestamp>| at.map(Timestamp::as_millisecond);
         Self {

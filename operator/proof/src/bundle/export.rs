@@ -37,6 +37,7 @@ pub struct Export {
     events: i64,
     calls: i64,
     waits: i64,
+    messages: i64,
     audit: i64,
 }
 
@@ -47,6 +48,7 @@ enum Stage {
     Boundaries(BoundaryKey),
     Calls(Option<CallKey>),
     Waits(Option<WaitKey>),
+    Messages(i64),
     Audit(AuditKey),
     End,
     Done,
@@ -74,6 +76,7 @@ impl Export {
             events: 0,
             calls: 0,
             waits: 0,
+            messages: 0,
             audit: 0,
         }))
     }
@@ -111,11 +114,20 @@ impl Export {
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
                         return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
                     }
-                    self.next = page
-                        .last()
-                        .map_or(Stage::Audit(AuditKey::before(run)), |it| Stage::Waits(Some(it.key())));
+                    self.next = page.last().map_or(Stage::Messages(0), |it| Stage::Waits(Some(it.key())));
                     self.waits += page.len() as i64;
                     page.into_iter().map(|it| Line::Wait(Box::new(it.into()))).collect()
+                }
+                Stage::Messages(after) => {
+                    let page = self.reading.messages(run, after).await?;
+                    if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
+                        return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
+                    }
+                    self.next = page.last().map_or(Stage::Audit(AuditKey::before(run)), |it| {
+                        Stage::Messages(it.message.position)
+                    });
+                    self.messages += page.len() as i64;
+                    page.into_iter().map(|it| Line::Message(Box::new(it.into()))).collect()
                 }
                 Stage::Audit(after) => {
                     let page = self.reading.audit(after, run).await?;
@@ -156,6 +168,7 @@ impl Export {
             events: self.events,
             calls: self.calls,
             waits: Some(self.waits),
+            messages: Some(self.messages),
             audit: self.audit,
             sha256: Hash(sha256),
             signature: Bytes(self.signer.sign(&signed(&sha256))),

@@ -15,6 +15,7 @@ pub enum Line {
     Boundary(Box<BoundaryLine>),
     Call(Box<CallLine>),
     Wait(Box<WaitLine>),
+    Message(Box<MessageLine>),
     Audit(AuditLine),
     End(EndLine),
 }
@@ -130,18 +131,12 @@ pub struct WaitLine {
     pub kind: WaitKind,
     pub state: WaitState,
     pub opened_at: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_at: Option<i64>,
     pub on_timeout: OnTimeout,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_at: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proposal_hash: Option<Hash>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<WaitOutcome>,
     pub request: Option<String>,
     pub answer: Option<String>,
@@ -149,6 +144,26 @@ pub struct WaitLine {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shredded: bool,
     /// The key of its digests, if the run has a data key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest_key: Option<Bytes<32>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MessageLine {
+    pub position: i64,
+    pub id: String,
+    pub topic: Option<String>,
+    pub value: Option<String>,
+    pub author: String,
+    pub at: i64,
+    /// The boundary that has taken it.
+    pub taken_by: Option<BoundaryIdLine>,
+    pub digest: Hash,
+    /// Its digest cannot be computed any more, because the run's data key was deleted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shredded: bool,
+    /// The key of its digest, if the run has a data key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest_key: Option<Bytes<32>>,
 }
@@ -174,6 +189,9 @@ pub struct EndLine {
     /// Absent before version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<i64>,
+    /// Absent before version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<i64>,
     pub audit: i64,
     pub sha256: Hash,
     pub signature: Bytes<64>,

@@ -31,6 +31,8 @@ pub struct Verified {
     pub calls: i64,
     /// Number of waits.
     pub waits: i64,
+    /// Number of messages.
+    pub messages: i64,
     /// Number of audit rows.
     pub audit: i64,
     /// Whether the run was shredded before the export. Only its chains can be verified then.
@@ -72,6 +74,7 @@ enum Kind {
     Boundary,
     Call,
     Wait,
+    Message,
     Audit,
     End,
 }
@@ -115,6 +118,7 @@ impl Check {
             Line::Boundary(_) => Kind::Boundary,
             Line::Call(_) => Kind::Call,
             Line::Wait(_) => Kind::Wait,
+            Line::Message(_) => Kind::Message,
             Line::Audit(_) => Kind::Audit,
             Line::End(_) => Kind::End,
         };
@@ -150,6 +154,10 @@ impl Check {
             Line::Wait(wait) => {
                 self.found.waits += 1;
                 self.reconciler.add_wait(&wait.stored()?);
+            }
+            Line::Message(message) => {
+                self.found.messages += 1;
+                self.reconciler.add_message(message.stored()?);
             }
             Line::Audit(row) => {
                 self.found.audit += 1;
@@ -191,24 +199,22 @@ impl Check {
         let found = &mut self.found;
         let key = self.key.or(found.public_key);
         let has_waits = self.version >= LISTS_WAITS;
-        let counts = (end.boundaries, end.events, end.calls, end.waits, end.audit);
+        let counts = (end.boundaries, end.events, end.calls, end.waits, end.messages, end.audit);
+        let counted = (
+            found.boundaries,
+            found.events,
+            found.calls,
+            has_waits.then_some(found.waits),
+            has_waits.then_some(found.messages),
+            found.audit,
+        );
         let faults = [
             (end.sha256.0 != sha256, "the lines before it have another digest"),
             (
                 !key.is_some_and(|key| is_signed(&key, &signed(&end.sha256.0), &end.signature.0)),
                 "it is not signed by the key",
             ),
-            (
-                counts
-                    != (
-                        found.boundaries,
-                        found.events,
-                        found.calls,
-                        has_waits.then_some(found.waits),
-                        found.audit,
-                    ),
-                "it counts other lines than there are",
-            ),
+            (counts != counted, "it counts other lines than there are"),
         ];
         let reported =
             faults.into_iter().filter(|(is_so, _)| *is_so).map(|(_, what)| Problem::at("end", what));
@@ -231,6 +237,7 @@ impl Check {
             }
             if self.version >= LISTS_WAITS {
                 self.found.problems.extend(self.reconciler.end_waits(self.run));
+                self.found.problems.extend(self.reconciler.end_messages(self.run));
             }
         }
         self.found

@@ -2,6 +2,7 @@
 
 use super::Postgres;
 use super::commit_statement::{Extras, Proposed, commit_one, parse_committed};
+use super::messages::take;
 use super::row::{boundary_number, digest};
 use super::transitions::transact_within;
 use crate::db_error::{DbError, DbResult};
@@ -79,8 +80,8 @@ impl Postgres {
         proposed: Proposed,
         cipher: &WriteCipher,
     ) -> DbResult<Option<Committed>> {
-        let committed = if let Some(park) = ParkWithBoundary::of(commit) {
-            self.commit_and_park(proposed, Extras::of(commit, cipher)?, park).await?
+        let committed = if commit.park.is_some() || !commit.inbox.is_empty() {
+            self.commit_in_transaction(proposed, Extras::of(commit, cipher)?, commit).await?
         } else {
             self.commit_alone(commit, proposed, cipher).await?
         };
@@ -94,34 +95,41 @@ impl Postgres {
         })
     }
 
-    /// Commits a boundary, and parks the run, in one transaction: both or neither.
-    async fn commit_and_park(
+    /// Commits a boundary that takes messages or parks the run, in one transaction: all of it or nothing.
+    async fn commit_in_transaction(
         &self,
         proposed: Proposed,
         extras: Extras,
-        park: ParkWithBoundary,
+        commit: &Commit,
     ) -> DbResult<Option<Committed>> {
         let run = proposed.run;
+        let park = ParkWithBoundary::of(commit);
         let queued = self.pool.join(run);
         let work = async {
             let _served = queued.acquire().await?;
             let lock = format!("SELECT FROM runs WHERE id = '{run}' FOR UPDATE");
             let (mut transaction, _) = self.pool.begin(&lock).await?;
             let rows = transaction.all(commit_one(&proposed, extras)).await?;
-            let committed = rows.first().map_or(Ok(Some(Committed::NotFound)), parse_committed)?;
-            let receipt = match committed {
-                Some(Committed::Ok(receipt) | Committed::Duplicate(receipt)) => receipt,
-                refused => {
-                    transaction.rollback().await?;
-                    return Ok(refused);
+            let mut committed = rows.first().map_or(Ok(Some(Committed::NotFound)), parse_committed)?;
+            if matches!(committed, Some(Committed::Ok(_)))
+                && let Some(position) = take(&mut transaction, &proposed, &commit.inbox).await?
+            {
+                committed = Some(Committed::NoSuchMessage { position });
+            }
+            committed = match (committed, &park) {
+                (Some(Committed::Ok(receipt) | Committed::Duplicate(receipt)), Some(park)) => {
+                    Some(parked(transact_within(&mut transaction, run, park).await?, receipt))
                 }
+                (committed, _) => committed,
             };
-            let committed = parked(transact_within(&mut transaction, run, &park).await?, receipt);
             match committed {
-                Committed::Parked(_) => transaction.commit().await?,
+                // A duplicate has recorded that it reports a cancel or a suspend.
+                Some(Committed::Parked(_) | Committed::Ok(_) | Committed::Duplicate(_)) => {
+                    transaction.commit().await?
+                }
                 _ => transaction.rollback().await?,
             }
-            Ok(Some(committed))
+            Ok(committed)
         };
         self.pool.with_timeout(work).await
     }

@@ -28,7 +28,7 @@ WITH head AS MATERIALIZED (
            head_turn, head_boundary, head_epoch, head_commit_id, head_digest, head_hash, head_position,
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
            own_open_calls, open_waits,
-           cancel_requested_at, cancel_told_at, suspend, suspend_told_at, heartbeat_ms, audit_seq, audit_hash,
+           cancel_requested_at, cancel_told_at, suspend, suspend_told_at, inbox, heartbeat_ms, audit_seq, audit_hash,
            tokens_in AS tokens_in_before, tokens_out AS tokens_out_before, cost_micro_usd AS cost_before,
            limit_turns, limit_tokens, limit_cost, limit_active_ms, limit_reached_at, active_ms, attached_at,
            records_digest AS records_before,
@@ -247,6 +247,7 @@ SELECT checked.id AS run,
        cancel_requested_at IS NOT NULL AS cancel,
        CASE verdict WHEN 'ok' THEN reaches_limit ELSE limit_reached_at IS NOT NULL END
            OR coalesce(active_ms + now - attached_at >= limit_active_ms, false) AS at_limit,
+       inbox,
        -- extras {
        -- Selected, so that the function is called.
        recorded.count AS recorded,

@@ -108,6 +108,11 @@ impl Proposed {
         })
     }
 
+    /// Its turn, and the number of its boundary.
+    pub fn turn_and_boundary(&self) -> (i32, i16) {
+        (self.turn, self.boundary)
+    }
+
     /// Bytes of its payloads.
     pub fn size(&self) -> usize {
         [&self.ops.ops, &self.events].into_iter().flatten().map(Vec::len).sum()

@@ -7,8 +7,8 @@ use crate::db_error::{DbError, DbResult};
 /// All tables and views that the migrations create. The schema may contain tables of others.
 const TABLES: &str = "\
     _sqlx_migrations, anchor_leaves, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
-    gateway_outages, gateways, held_records, purges, record_batches, record_changes, records, revisions, runs, \
-    signing_key, snapshots, store, waits";
+    gateway_outages, gateways, held_records, messages, purges, record_batches, record_changes, records, revisions, \
+    runs, signing_key, snapshots, store, waits";
 
 /// The statements, with placeholders `{role}`, `{schema}` and `{tables}`. Append-only tables get INSERT and SELECT
 /// alone. DELETE is granted only on tables that can be rebuilt or belong to workers. The advisory lock serializes

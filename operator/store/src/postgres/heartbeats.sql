@@ -16,6 +16,7 @@ WITH workers AS MATERIALIZED (
            coalesce(locked.capability, skipped.capability) AS current_capability,
            coalesce(locked.suspend, skipped.suspend) AS suspend,
            coalesce(locked.cancel_requested_at, skipped.cancel_requested_at) AS cancel_requested_at,
+           coalesce(locked.inbox, skipped.inbox) AS inbox,
            coalesce(locked.heartbeat_ms, skipped.heartbeat_ms) AS heartbeat_ms,
            coalesce(locked.limit_reached_at, skipped.limit_reached_at) AS limit_reached_at,
            coalesce(locked.active_time_end, skipped.active_time_end) AS active_time_end,
@@ -23,14 +24,14 @@ WITH workers AS MATERIALIZED (
     FROM (SELECT set_config('synchronous_commit', 'off', true)) AS durability
     CROSS JOIN unnest($1, $2) WITH ORDINALITY AS worker (run, capability, idx)
     LEFT JOIN LATERAL (
-        SELECT id, lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms,
+        SELECT id, lifecycle, capability, suspend, cancel_requested_at, inbox, heartbeat_ms,
                limit_reached_at, attached_at + limit_active_ms - active_ms AS active_time_end
         FROM runs
         WHERE id = worker.run
         FOR UPDATE SKIP LOCKED
     ) AS locked ON true
     LEFT JOIN LATERAL (
-        SELECT lifecycle, capability, suspend, cancel_requested_at, heartbeat_ms,
+        SELECT lifecycle, capability, suspend, cancel_requested_at, inbox, heartbeat_ms,
                limit_reached_at, attached_at + limit_active_ms - active_ms AS active_time_end
         FROM runs
         WHERE id = worker.run AND locked.id IS NULL
@@ -58,6 +59,7 @@ SELECT CASE
        coalesce(suspend, false) AS suspend,
        cancel_requested_at IS NOT NULL AS cancel,
        limit_reached_at IS NOT NULL OR coalesce(active_time_end <= now, false) AS at_limit,
+       coalesce(inbox, 0) AS inbox,
        coalesce(heartbeat_ms, 0) AS lease_ms
 FROM workers
 ORDER BY idx

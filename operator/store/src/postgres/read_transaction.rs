@@ -20,9 +20,10 @@ use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reads::{CallRow, RunRow, encoded_boundary, stored_batch, stored_record, stored_wait};
-use crate::statements::{PAGE_WAITS, STORED_WAITS, 
-    anchor_columns, audit_columns, boundary_columns, leaf_columns, record_change_columns, record_columns,
+use crate::reads::{CallRow, MessageRow, RunRow, encoded_boundary, stored_batch, stored_record, stored_wait};
+use crate::statements::{
+    PAGE_WAITS, STORED_WAITS, anchor_columns, audit_columns, boundary_columns, leaf_columns,
+    record_change_columns, record_columns,
 };
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
@@ -30,7 +31,7 @@ use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
+    StoredCall, StoredMessage, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 
@@ -120,6 +121,9 @@ static FIRST_CALLS: LazyLock<String> =
 static CALLS: LazyLock<String> = LazyLock::new(|| {
     calls_sql!("AND (turn, ordinal, id) > ($4, $5, $6)").replace("{calls}", &CallRow::columns_of("c"))
 });
+
+/// A page of messages of the run `$1` after the position `$2`.
+static MESSAGES: LazyLock<String> = LazyLock::new(|| crate::messages::page_sql(false));
 
 const BATCHES: &str = concat!(
     "SELECT * FROM ( \
@@ -303,9 +307,17 @@ impl ReadTransaction for PgReadTransaction {
     async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>> {
         let WaitKey { ordinal, id, epoch } =
             after.unwrap_or(WaitKey { ordinal: i64::MIN, id: String::new(), epoch: i64::MIN });
-        let query = sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
+        let query =
+            sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
         let page = self.list_with_cipher(query.bind(PAGE_WAITS), run, stored_wait).await;
         page.map_err(|fault| fault.with_context("reading the waits"))
+    }
+
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>> {
+        let query = sqlx::query(AssertSqlSafe(MESSAGES.as_str())).bind(run).bind(after);
+        let read = |row: &_, cipher: &_| MessageRow::read(row)?.stored(cipher);
+        let page = self.list_with_cipher(query.bind(PAGE_ROWS).bind(PAGE_BYTES), run, read).await;
+        page.map_err(|fault| fault.with_context("reading the messages"))
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {

@@ -70,6 +70,7 @@ pub(super) fn worker_signals(row: &PgRow) -> DbResult<WorkerSignals> {
         suspend: row.try_get("suspend")?,
         cancel: row.try_get("cancel")?,
         limit: row.try_get("at_limit")?,
+        inbox: row.try_get("inbox")?,
         lease_ms: row.try_get("lease_ms")?,
     })
 }

@@ -9,19 +9,19 @@ use super::Postgres;
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended, PutRevision,
     RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
-    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, Transition as _,
+    SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
-    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
-    NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
-    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
-    RunRecord, SNAPSHOT_DUE, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer,
-    WaitOpened, WaitPolled, Worker, Written,
+    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery,
+    NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, OpenWaitRequest, Operator,
+    Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
+    RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes,
+    Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -251,6 +251,18 @@ impl Read for Postgres {
         self.with_fresh_key(run, read).await
     }
 
+    async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage> {
+        let read = || async {
+            self.do_messages(run, *query).await.map_err(|fault| fault.with_context("reading messages"))
+        };
+        self.with_fresh_key(run, read).await
+    }
+
+    async fn message_authors(&self, run: RunId) -> Result<Vec<String>> {
+        let authors = self.do_message_authors(run).await;
+        authors.map_err(|fault| fault.with_context("listing the authors of messages"))
+    }
+
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
         let read = || async {
             self.do_events(run, query).await.map_err(|fault| fault.with_context("reading events"))
@@ -336,6 +348,10 @@ impl Read for Postgres {
 
 #[async_trait]
 impl Admin for Postgres {
+    async fn send_message(&self, message: &NewMessage) -> Result<Sent> {
+        self.do_send_message(message).await.map_err(|fault| fault.with_context(SendMessage::OPERATION))
+    }
+
     async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64> {
         self.do_adopt_namespace(adoption).await.map_err(|fault| fault.with_context("adopting a namespace"))
     }

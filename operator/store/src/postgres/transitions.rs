@@ -27,7 +27,7 @@ use super::waits;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
-    LiveBoundary, OpenWaitsSql, RunRow, Value, WaitRow, record_sql,
+    LiveBoundary, MessageRef, MessageRow, OpenWaitsSql, RunRow, TakenSince, Value, WaitRow, record_sql,
 };
 use crate::transitions::{
     AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, Rows, Transition, WriteSet,
@@ -93,7 +93,12 @@ fn rows_sql(run: RunId, needs: Needs<'_>) -> String {
     let record = record_sql(&format!("r.id = '{run}'"), NOW, OpenWaitsSql::Postgres);
     let templates = match needs {
         Needs::Templates => LOCK_TEMPLATES,
-        Needs::Nothing | Needs::BoundariesFrom(_) | Needs::Call(_) | Needs::LastAudit | Needs::Waits(_) => "",
+        Needs::Nothing
+        | Needs::BoundariesFrom(_)
+        | Needs::Call(_)
+        | Needs::Message(_)
+        | Needs::LastAudit
+        | Needs::Waits(_) => "",
     };
     format!(
         "{record}; \
@@ -154,6 +159,12 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
                 sqlx::query(LIVE_BOUNDARIES).bind(run).bind(first.turn).bind(boundary_number(first.boundary));
             let found = transaction.all(query).await?;
             rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
+            if rows.has_taken_messages() {
+                let query = sqlx::query(TakenSince::SQL).bind(run).bind(first.turn);
+                let query = query.bind(boundary_number(first.boundary)).bind(first.epoch);
+                let found = transaction.all(query).await?;
+                rows.taken_since = found.first().map(TakenSince::read).transpose()?.unwrap_or_default();
+            }
             if let Some(number) = rows.missing_attempt(first) {
                 let found = transaction.all(attempt_query().bind(run).bind(number)).await?;
                 rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
@@ -166,6 +177,10 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
             let row = found.first().ok_or_else(|| DbError::Corrupt("a locked run does not exist".into()))?;
             rows.open_calls = Column::read(row, "open_calls")?;
             rows.call = Columns::text(row, "id")?.map(|_| CallRow::read(row)).transpose()?;
+        }
+        Needs::Message(id) => {
+            let query = sqlx::query(MessageRef::SQL).bind(run).bind(without_nul(id));
+            rows.message = transaction.all(query).await?.first().map(MessageRef::read).transpose()?;
         }
         Needs::LastAudit => {
             let found = transaction.all(sqlx::query(LastAudit::SQL).bind(run)).await?;
@@ -210,6 +225,7 @@ fn statement(set: WriteSet) -> Statement {
         opened_wait,
         moved_rate_limit,
         undo_after,
+        message,
         template,
         audit,
     } = set;
@@ -247,6 +263,9 @@ fn statement(set: WriteSet) -> Statement {
     }
     if let Some(last) = undo_after {
         statement.undo_after(run, last);
+    }
+    if let Some(message) = message {
+        statement.insert(MessageRow::TABLE, message.assignments());
     }
     if let Some(template) = template {
         statement.insert_template(template);
@@ -317,6 +336,7 @@ impl Statement {
             "UPDATE boundaries SET undone = true WHERE {live} \
              AND ((turn, boundary) > {last} OR ((turn, boundary) = {last} AND epoch <> {epoch}))"
         ));
+        self.parts.push(TakenSince::give_back(&run, [&turn, &boundary, &epoch]));
         for table in ["records", "record_batches", "record_changes", "waits"] {
             self.parts
                 .push(format!("UPDATE {table} SET undone = true WHERE {live} AND (turn, boundary) > {last}"));

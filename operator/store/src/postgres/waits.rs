@@ -10,8 +10,8 @@ use super::row::without_nul;
 use super::transaction::Transaction;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Column, Columns, StoredWait, proposal};
-use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, WAITS_OF_RUN};
-use crate::transitions::{AnswerWait, OpenWait, RateLimitQueue, Rows, WaitsQuery};
+use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, UNREAD_MESSAGE, WAITS_OF_RUN};
+use crate::transitions::{AnswerWait, OpenWait, RateLimitQueue, Rows, UnreadQuery, WaitsQuery};
 use dalsegno_format::seal::{PayloadCipher, is_sealed};
 use dalsegno_model::{
     Answered, Digest, OpenWaitRequest, Proposal, RunId, Wait, WaitAnswer, WaitOpened, WaitPolled,
@@ -53,6 +53,11 @@ pub(super) async fn load(
         let row = found.first().ok_or_else(|| DbError::Corrupt("a count returned no row".into()))?;
         rows.rate_limit =
             RateLimitQueue { others: row.try_get("others")?, is_probe: row.try_get("is_probe")? };
+    }
+    if let Some(UnreadQuery { topic }) = query.unread {
+        let query = sqlx::query(UNREAD_MESSAGE).bind(run.id).bind(topic.map(without_nul));
+        let found = transaction.all(query).await?;
+        rows.unread_message = found.first().map_or(Ok(None), |row| row.try_get(0))?;
     }
     Ok(())
 }

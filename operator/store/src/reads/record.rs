@@ -9,7 +9,7 @@ use super::{AttemptRow, Column, Columns, OpenWaitsSql, Prefixed, RunRow, WaitRow
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, LookUp, Outage, ParkedOn,
+    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, InboxRow, LookUp, Outage, ParkedOn,
     RunRecord, SignalRow,
 };
 
@@ -173,6 +173,7 @@ impl RunRows {
             active_ms: run.active_ms,
             cancel: signal(run.cancel_requested_at, run.cancel_told_at)?,
             suspend: signal(run.suspend_requested_at, run.suspend_told_at)?,
+            inbox: InboxRow { position: run.inbox, unread: run.unread },
             finish: finish(run)?,
             deadlines: Deadlines {
                 heartbeat_ms: run.heartbeat_ms,

@@ -116,6 +116,9 @@ table! {
         parked_at: Option<i64>,
         parks_without_progress: i32,
         wake_at: Option<i64>,
+        inbox: i64,
+        unread: i64,
+        unread_bytes: i64,
     }
 }
 
@@ -298,12 +301,14 @@ impl RunRow {
         self.limit_reached_at.is_some() || is_time_over
     }
 
-    /// What the worker must know: whether to suspend, to cancel or to exit, and the length of its lease.
+    /// What the worker must know: whether to suspend, to cancel or to exit, its latest message, and the
+    /// length of its lease.
     pub fn worker_signals(&self, now: i64) -> WorkerSignals {
         WorkerSignals {
             suspend: self.suspend,
             cancel: self.cancel_requested_at.is_some(),
             limit: self.is_limit_reached(now),
+            inbox: self.inbox,
             lease_ms: self.heartbeat_ms,
         }
     }

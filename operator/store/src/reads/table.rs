@@ -1,7 +1,7 @@
 //! Makes a struct for a table's row from one list of columns.
 
-/// Makes the struct, and the methods that read and compare its columns.
-macro_rules! table {
+/// Makes the struct, and the methods that read its columns.
+macro_rules! row {
     (
         $(#[$doc:meta])*
         $name:ident in $table:literal { $($column:ident: $type:ty,)+ }
@@ -36,7 +36,23 @@ macro_rules! table {
                 let values = [$(Column::value(&self.$column),)+];
                 Self::COLUMNS.iter().copied().zip(values).collect()
             }
+        }
+    };
+}
+pub(super) use row;
 
+/// Makes the struct, and the methods that read and compare its columns.
+macro_rules! table {
+    (
+        $(#[$doc:meta])*
+        $name:ident in $table:literal { $($column:ident: $type:ty,)+ }
+    ) => {
+        $crate::reads::table::row! {
+            $(#[$doc])*
+            $name in $table { $($column: $type,)+ }
+        }
+
+        impl $name {
             /// The columns that differ from `before`, with their new values.
             pub fn changes(&self, before: &Self) -> Vec<$crate::reads::Assignment> {
                 use $crate::reads::Column;

@@ -36,6 +36,8 @@ pub(super) struct PreparedCommit {
     /// Calls that may stay without an outcome.
     pub open_calls: Vec<String>,
     pub records: Changes,
+    /// Positions of the messages that it takes.
+    pub inbox: Vec<i64>,
     pub usage: Usage,
     pub trigger: Option<String>,
     pub finish: Option<NewFinish>,
@@ -69,6 +71,7 @@ impl PreparedCommit {
             calls: commit.calls.clone(),
             open_calls: commit.open_calls.clone(),
             records: Changes::of(&commit.records, &cipher)?,
+            inbox: commit.inbox.clone(),
             usage: commit.usage,
             trigger: commit.trigger.clone(),
             finish: commit.finish.clone(),
@@ -83,6 +86,7 @@ impl PreparedCommit {
         let has_more = !self.calls.is_empty()
             || !self.open_calls.is_empty()
             || self.records.digest.is_some()
+            || !self.inbox.is_empty()
             || self.finish.is_some()
             || self.park.is_some();
         !has_more && self.size() <= MAX_BATCHED_BYTES

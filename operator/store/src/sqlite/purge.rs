@@ -15,10 +15,11 @@ const RUNS_TO_PURGE: &str = "SELECT id, coalesce(finish_at, over_at) AS ended_at
      ORDER BY coalesce(finish_at, over_at), id LIMIT ?5";
 
 /// Deletes at most `?2` rows of the run `?1`; of its audit (the last) from the first row on and those before row `?3`.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 6] = [
     "DELETE FROM boundaries WHERE rowid IN (SELECT rowid FROM boundaries WHERE run = ?1 LIMIT ?2)",
     "DELETE FROM calls WHERE rowid IN (SELECT rowid FROM calls WHERE run = ?1 LIMIT ?2)",
     "DELETE FROM waits WHERE rowid IN (SELECT rowid FROM waits WHERE run = ?1 LIMIT ?2)",
+    "DELETE FROM messages WHERE rowid IN (SELECT rowid FROM messages WHERE run = ?1 LIMIT ?2)",
     "DELETE FROM attempts WHERE rowid IN (SELECT rowid FROM attempts WHERE run = ?1 LIMIT ?2)",
     "DELETE FROM audit WHERE run = ?1 AND seq IN \
      (SELECT seq FROM audit WHERE run = ?1 AND seq < ?3 ORDER BY seq LIMIT ?2)",

@@ -12,22 +12,24 @@ use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::writer::{Durability, Writer};
-use super::{anchors, branch};
+use super::{anchors, branch, messages};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
-use crate::reads::{CallRow, encoded_boundary, stored_batch, stored_record, stored_wait};
-use crate::statements::{PAGE_WAITS, STORED_WAITS, audit_columns, boundary_columns, record_change_columns, record_columns};
+use crate::reads::{CallRow, MessageRow, encoded_boundary, stored_batch, stored_record, stored_wait};
+use crate::statements::{
+    PAGE_WAITS, STORED_WAITS, audit_columns, boundary_columns, record_change_columns, record_columns,
+};
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
+    StoredCall, StoredMessage, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
 };
-use dalsegno_model::{AuditRow, Error, ReadTransaction, Result, RunId};
+use dalsegno_model::{AuditRow, Error, MessageQuery, ReadTransaction, Result, RunId};
 
 static RUNS: LazyLock<String> = LazyLock::new(|| {
     let run = RunRow::columns_of("runs");
@@ -239,6 +241,15 @@ impl ReadTransaction for SqliteReadTransaction {
         self.decode(run, rows, stored_wait).await.map_err(|fault| fault.with_context(operation))
     }
 
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>> {
+        let operation = "reading the messages";
+        let (limit, bytes) = (PAGE_ROWS as u32, PAGE_BYTES as usize);
+        let query = MessageQuery { after, unread_only: false, limit, bytes };
+        let (rows, _) =
+            self.read(operation, move |conn, _| Box::pin(messages::read(conn, run, query))).await?;
+        self.decode(run, rows, MessageRow::stored).await.map_err(|fault| fault.with_context(operation))
+    }
+
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {
         let operation = "reading the batches of records";
         let rows = self.read(operation, move |conn, _| Box::pin(record_changes(conn, run, after))).await?;
@@ -310,7 +321,8 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) 
 async fn waits(conn: &mut SqliteConnection, run: RunId, after: Option<WaitKey>) -> DbResult<Vec<SqliteRow>> {
     let WaitKey { ordinal, id, epoch } =
         after.unwrap_or(WaitKey { ordinal: i64::MIN, id: String::new(), epoch: i64::MIN });
-    let query = sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
+    let query =
+        sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
     Ok(query.bind(PAGE_WAITS).fetch_all(conn).await?)
 }
 

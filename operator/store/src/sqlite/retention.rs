@@ -60,7 +60,7 @@ macro_rules! selected {
 /// The order keeps the remaining payloads readable. The last boundaries are deleted first, because a delta needs the
 /// state before it. Snapshots are deleted after all boundaries, because the first boundaries may need the snapshot of
 /// those dropped before.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     step!(
         "UPDATE boundaries SET ops = NULL, events = NULL, dropped = 1",
         "boundaries WHERE run = ?1 AND NOT dropped ORDER BY turn DESC, boundary DESC, epoch",
@@ -93,6 +93,12 @@ const STEPS: [Step; 8] = [
         "waits WHERE run = ?1 AND (request IS NOT NULL OR answer IS NOT NULL) ORDER BY id, epoch",
         "id, epoch",
         "coalesce(length(request), 0) + coalesce(length(answer), 0)"
+    ),
+    step!(
+        "UPDATE messages SET value = NULL",
+        "messages WHERE run = ?1 AND value IS NOT NULL ORDER BY position",
+        "position",
+        "length(value)"
     ),
 ];
 

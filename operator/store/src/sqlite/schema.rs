@@ -12,24 +12,25 @@ const BASELINE_SQL: &str = concat!(
     include_str!("../../migrations/sqlite/0001_baseline/2_guards.sql"),
 );
 
-/// The migrations after the baseline, from number 2 on: description and statements.
-const LATER: [(&str, &str); 8] = [
-    ("purge", include_str!("../../migrations/sqlite/0002_purge.sql")),
-    ("pod nonce", include_str!("../../migrations/sqlite/0003_pod_nonce.sql")),
-    ("image in registry", include_str!("../../migrations/sqlite/0004_image_in_registry.sql")),
-    ("scans", include_str!("../../migrations/sqlite/0005_scans.sql")),
-    ("suspend", include_str!("../../migrations/sqlite/0006_suspend.sql")),
-    ("waits", include_str!("../../migrations/sqlite/0007_waits.sql")),
-    ("limits", include_str!("../../migrations/sqlite/0009_limits.sql")),
-    ("approval use", include_str!("../../migrations/sqlite/0010_approval_use.sql")),
+/// The migrations after the baseline: number, description and statements.
+const LATER: [(i64, &str, &str); 9] = [
+    (2, "purge", include_str!("../../migrations/sqlite/0002_purge.sql")),
+    (3, "pod nonce", include_str!("../../migrations/sqlite/0003_pod_nonce.sql")),
+    (4, "image in registry", include_str!("../../migrations/sqlite/0004_image_in_registry.sql")),
+    (5, "scans", include_str!("../../migrations/sqlite/0005_scans.sql")),
+    (6, "suspend", include_str!("../../migrations/sqlite/0006_suspend.sql")),
+    (7, "waits", include_str!("../../migrations/sqlite/0007_waits.sql")),
+    (8, "messages", include_str!("../../migrations/sqlite/0008_messages.sql")),
+    (9, "limits", include_str!("../../migrations/sqlite/0009_limits.sql")),
+    (10, "approval use", include_str!("../../migrations/sqlite/0010_approval_use.sql")),
 ];
 
 fn migrator() -> Migrator {
-    let all = std::iter::once((BASELINE, BASELINE_SQL)).chain(LATER);
-    let migration = |(number, (description, sql)): (i64, (&'static str, &'static str))| {
+    let all = std::iter::once((1, BASELINE, BASELINE_SQL)).chain(LATER);
+    let migration = |(number, description, sql): (i64, &'static str, &'static str)| {
         Migration::new(number, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
     };
-    Migrator::with_migrations((1..).zip(all).map(migration).collect())
+    Migrator::with_migrations(all.map(migration).collect())
 }
 
 /// Migrates the schema to this binary's, unless it is newer and this binary can use it.

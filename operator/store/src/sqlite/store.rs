@@ -19,12 +19,12 @@ use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
-    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage,
-    NewAnchor, NewRun, NextStep, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
-    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
-    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
-    WaitPolled, Worker, Written,
+    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery,
+    NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, OpenWaitRequest, Operator,
+    Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
+    RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind,
+    Rewound, Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted,
+    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -258,6 +258,14 @@ impl Read for Sqlite {
         self.read_record_page(run, query.clone()).await
     }
 
+    async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage> {
+        self.read_message_page(run, *query).await
+    }
+
+    async fn message_authors(&self, run: RunId) -> Result<Vec<String>> {
+        self.read_message_authors(run).await
+    }
+
     async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
         self.read_event_page(run, query).await
     }
@@ -340,6 +348,10 @@ impl Read for Sqlite {
 
 #[async_trait]
 impl Admin for Sqlite {
+    async fn send_message(&self, message: &NewMessage) -> Result<Sent> {
+        self.do_send_message(message).await
+    }
+
     async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64> {
         if adoption.from == adoption.to {
             return Ok(0);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dalsegno_protocol::Policy;
-use sqlx::SqliteConnection;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::database::{QueryExecutor as _, Sqlite};
 use super::open_calls;
@@ -11,7 +11,10 @@ use super::read::run_rows;
 use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use super::waits;
 use crate::db_error::DbResult;
-use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow, WaitRow};
+use crate::reads::{
+    AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, MessageRef, MessageRow, RunRow,
+    TakenSince, WaitRow,
+};
 use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
@@ -72,6 +75,11 @@ pub(super) async fn transact<T: Transition>(
             rows.call = CallRow::load(conn, run, id).await?;
             rows.open_calls = open_calls::bytes(conn, &rows.of_run.run).await?;
         }
+        Needs::Message(id) => {
+            let query = sqlx::query(MessageRef::SQL).bind(run).bind(id);
+            rows.message =
+                query.fetch_optional(&mut *conn).await?.as_ref().map(MessageRef::read).transpose()?;
+        }
         Needs::LastAudit => {
             let last: Option<(String, bool)> =
                 sqlx::query_as(LastAudit::SQL).bind(run).fetch_optional(&mut *conn).await?;
@@ -97,6 +105,14 @@ async fn load_boundaries(
         .bind(BoundaryColumn(boundary_id.boundary));
     let found = query.fetch_all(&mut *conn).await?;
     rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
+    if rows.has_taken_messages() {
+        let query = sqlx::query(TakenSince::SQL)
+            .bind(run)
+            .bind(boundary_id.turn)
+            .bind(BoundaryColumn(boundary_id.boundary))
+            .bind(boundary_id.epoch);
+        rows.taken_since = TakenSince::read(&query.fetch_one(&mut *conn).await?)?;
+    }
     if let Some(number) = rows.missing_attempt(boundary_id) {
         rows.of_run.attempts.extend(AttemptRow::load(conn, run, number).await?);
     }
@@ -127,6 +143,7 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         opened_wait,
         moved_rate_limit,
         undo_after,
+        message,
         template,
         audit,
     } = write;
@@ -161,6 +178,14 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         let (undo, BoundaryId { turn, boundary, epoch }) = undo;
         let query = sqlx::query(undo).bind(run).bind(turn).bind(BoundaryColumn(*boundary)).bind(epoch);
         query.execute(&mut *conn).await?;
+    }
+    if let Some(BoundaryId { turn, boundary, epoch }) = undo_after {
+        let give_back = AssertSqlSafe(TakenSince::give_back("?1", ["?2", "?3", "?4"]));
+        let query = sqlx::query(give_back).bind(run).bind(turn).bind(BoundaryColumn(boundary)).bind(epoch);
+        query.execute(&mut *conn).await?;
+    }
+    if let Some(message) = message {
+        insert(conn, MessageRow::TABLE, message.assignments()).await?;
     }
     if let Some(Template { hash, document }) = template {
         let keep =

@@ -8,8 +8,10 @@ use super::row::RunRow;
 use super::sqlx_types::Hash;
 use crate::db_error::DbResult;
 use crate::reads::{Column, StoredWait};
-use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, WAIT_STATE, WAITS, WAITS_OF_RUN};
-use crate::transitions::{AuditEvent, MovedRateLimit, RateLimitQueue, Rows, WaitsQuery, withdrawn_detail};
+use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, UNREAD_MESSAGE, WAIT_STATE, WAITS, WAITS_OF_RUN};
+use crate::transitions::{
+    AuditEvent, MovedRateLimit, RateLimitQueue, Rows, UnreadQuery, WaitsQuery, withdrawn_detail,
+};
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Digest, RunId};
 
@@ -37,6 +39,10 @@ pub(super) async fn load(
         let query = sqlx::query_as(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider);
         let (others, is_probe) = query.fetch_one(&mut *conn).await?;
         rows.rate_limit = RateLimitQueue { others, is_probe };
+    }
+    if let Some(UnreadQuery { topic }) = query.unread {
+        let query = sqlx::query_scalar(UNREAD_MESSAGE).bind(run.id).bind(topic);
+        rows.unread_message = query.fetch_one(&mut *conn).await?;
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use serde_json::Value as Json;
 
 use super::Rows;
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows, WaitRow};
+use crate::reads::{
+    Assignment, AttemptRow, CallRow, Column as _, Hash, MessageRow, RunRow, RunRows, WaitRow,
+};
 use dalsegno_format::audit::AuditHeader;
 use dalsegno_model::{BoundaryId, Digest, Lifecycle, Recorded, RunId, RunRecord, Template};
 
@@ -34,8 +36,11 @@ pub(crate) struct WriteSet {
     /// Moves the waits of other runs for a rate limit that ends later than they know.
     pub moved_rate_limit: Option<MovedRateLimit>,
     /// Undoes the boundaries of the live branch after this one, and those with its turn and boundary under another
-    /// epoch. Hides the records, batches of records and waits that came after it.
+    /// epoch. Hides the records, batches of records and waits that came after it, and gives back the messages that these
+    /// boundaries have taken.
     pub undo_after: Option<BoundaryId>,
+    /// A new message.
+    pub message: Option<Box<MessageRow>>,
     /// A template to insert, unless it exists.
     pub template: Option<Template>,
     /// New rows of the audit, in order.
@@ -228,6 +233,11 @@ impl Change {
     /// Changes a call.
     pub fn set_call(&mut self, before: &CallRow, after: &CallRow) {
         self.write.call_columns = Some((after.id.clone(), after.changes(before)));
+    }
+
+    /// Inserts a message.
+    pub fn insert_message(&mut self, message: MessageRow) {
+        self.write.message = Some(Box::new(message));
     }
 
     /// Inserts a template, unless it exists.

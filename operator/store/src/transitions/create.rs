@@ -241,5 +241,8 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         parked_at: None,
         parks_without_progress: 0,
         wake_at: None,
+        inbox: 0,
+        unread: 0,
+        unread_bytes: 0,
     }
 }

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::waits::{answer_by_clock, answer_message_wait, update_waits};
 use super::worker::has_capability;
-use super::{Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, WaitsQuery, text};
+use super::{Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, UnreadQuery, WaitsQuery, text};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{BoundaryColumn, EnumText, Hash, RunRow, StoredWait, WaitRow};
 use dalsegno_format::seal::{AadContext, BodyDigest, CallDigestsExt as _, PayloadCipher};
@@ -158,16 +158,16 @@ impl Transition for OpenWait {
     const OPERATION: &'static str = "opening a wait";
 
     fn needs(&self) -> Needs<'_> {
-        let provider = match &self.asks {
-            WaitAsks::RateLimit { provider, .. } => Some(provider.as_str()),
-            WaitAsks::Approval { .. } | WaitAsks::Until(_) | WaitAsks::Message(_) => None,
+        let (provider, unread) = match &self.asks {
+            WaitAsks::RateLimit { provider, .. } => (Some(provider.as_str()), None),
+            WaitAsks::Message(topic) => (None, Some(UnreadQuery { topic: topic.as_deref() })),
+            WaitAsks::Approval { .. } | WaitAsks::Until(_) => (None, None),
         };
-        Needs::Waits(WaitsQuery { ids: &self.ids, provider })
+        Needs::Waits(WaitsQuery { ids: &self.ids, provider, unread })
     }
 
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<WaitOpened>> {
-        let (before, queue) = (rows.named_waits.pop(), rows.rate_limit);
-        let unread = unread_message(&rows, &self.asks);
+        let (before, queue, unread) = (rows.named_waits.pop(), rows.rate_limit, rows.unread_message);
         let mut change = Change::of(rows);
         if let Some(answer) = self.refuse(change.row(), change.is_live(), before.as_ref())? {
             return Ok(change.decide(answer));
@@ -218,11 +218,6 @@ impl Transition for OpenWait {
     fn without_run(&self, _: RunId) -> DbResult<WaitOpened> {
         Ok(WaitOpened::NotFound)
     }
-}
-
-/// The position of the first unread message that a new wait is for. No run has an inbox yet.
-fn unread_message(_: &Rows, _: &WaitAsks) -> Option<i64> {
-    None
 }
 
 /// The request as it is stored: the body, and for an approval the salt of its hash.

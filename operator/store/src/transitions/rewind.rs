@@ -23,6 +23,7 @@ impl Transition for Rewind {
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<Rewound>> {
         let Self { epoch, to, reason, actor } = self;
         let boundaries = std::mem::take(&mut rows.boundaries);
+        let taken = rows.taken_since;
         let mut change = Change::of(rows);
         let target = boundaries.iter().find(|it| it.id == *to).map(LiveBoundary::head_point).transpose()?;
         let (from, state) = (change.row().head(), change.row().attempt_state.0);
@@ -64,6 +65,8 @@ impl Transition for Rewind {
         change.run().check_usage_limits(now);
         change.run().records_digest = None;
         change.run().rewinds += 1;
+        change.run().unread += taken.messages;
+        change.run().unread_bytes += taken.bytes;
         change.notify();
         let detail = json!({
             "from": from.map(|from| boundary_json(from.turn, from.boundary, &from.hash)),

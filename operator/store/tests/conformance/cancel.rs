@@ -59,8 +59,13 @@ async fn a_duplicate_reports_the_cancel(cx: &TestContext) {
 async fn a_heartbeat_reports_the_cancel(cx: &TestContext) {
     let worker = cx.worker().await;
     let beat = || async { cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap() };
-    let calm =
-        WorkerSignals { suspend: false, cancel: false, limit: false, lease_ms: LONG_DEADLINES.heartbeat_ms };
+    let calm = WorkerSignals {
+        suspend: false,
+        cancel: false,
+        limit: false,
+        inbox: 0,
+        lease_ms: LONG_DEADLINES.heartbeat_ms,
+    };
     assert_eq!(beat().await, [HeartbeatAnswer::Ok(calm)]);
     cx.request_cancel(worker.run).await.unwrap();
     assert_eq!(beat().await, [HeartbeatAnswer::Ok(WorkerSignals { cancel: true, ..calm })]);

@@ -227,6 +227,7 @@ impl Worker {
             calls: Vec::new(),
             open_calls: Vec::new(),
             records: Vec::new(),
+            inbox: Vec::new(),
             usage: Usage::default(),
             trigger: None,
             finish: None,

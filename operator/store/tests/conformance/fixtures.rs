@@ -145,6 +145,7 @@ pub fn resend(commit: &Commit) -> Commit {
         calls: commit.calls.clone(),
         open_calls: commit.open_calls.clone(),
         records: commit.records.clone(),
+        inbox: commit.inbox.clone(),
         usage: commit.usage,
         trigger: commit.trigger.clone(),
         finish: commit.finish.clone(),

@@ -78,7 +78,8 @@ async fn every_call(cx: &TestContext, new: &NewRun, worker: &Worker) -> Vec<(&'s
     };
     let ending = ending(1, Class::Crash);
     let (pod, other) = (pod(&cx.run_of(worker).await), PodRecord { uid: "another".into(), ..pod_of(run) });
-    let requested_by = RequestedBy { manager: Some("kubectl".into()), user: None, reason: Some("enough".into()) };
+    let requested_by =
+        RequestedBy { manager: Some("kubectl".into()), user: None, reason: Some("enough".into()) };
     let reset = BudgetReset { observed: 0, to: 1, requested_by: requested_by.clone() };
     let deadlines = Deadlines { heartbeat_ms: 1, start_ms: 2, progress_ms: 3, suspend_ms: 3 };
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };

@@ -84,8 +84,13 @@ async fn a_heartbeat_reports_the_suspend(cx: &TestContext) {
         let workers = [(worker.run, worker.capability), (other.run, other.capability)];
         cx.heartbeats(&workers).await.unwrap()
     };
-    let calm =
-        WorkerSignals { suspend: false, cancel: false, limit: false, lease_ms: LONG_DEADLINES.heartbeat_ms };
+    let calm = WorkerSignals {
+        suspend: false,
+        cancel: false,
+        limit: false,
+        inbox: 0,
+        lease_ms: LONG_DEADLINES.heartbeat_ms,
+    };
     assert_eq!(beat().await, [HeartbeatAnswer::Ok(calm), HeartbeatAnswer::Ok(calm)]);
     cx.suspend(worker.run).await.unwrap();
     let told = WorkerSignals { suspend: true, ..calm };

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use dalsegno_model::{
-    Attached, BoundaryId, Class, Commit, Committed, Completed, Deadlines, OnPrior, Parked, Retention, Rewind,
-    Rewound,
+    Attached, BoundaryId, Class, Commit, Committed, Completed, Deadlines, NewMessage, OnPrior, Parked,
+    Retention, Rewind, Rewound, Sent,
 };
 use dalsegno_protocol::{Boundary, Policy};
 use dalsegno_store::postgres::Postgres;
@@ -29,6 +29,38 @@ async fn a_commit_is_one_round_trip() {
         cx.commit_turn(&worker, turn).await;
         assert_eq!(proxy.round_trips() - before, 1, "turn {turn}");
     }
+}
+
+/// A boundary that takes messages is a transaction: lock, commit, take, and the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_commit_that_takes_messages_takes_more_round_trips() {
+    let (direct, url) = fresh().await;
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&proxy.url()).await;
+    let worker = cx.worker().await;
+    let send = async |cx: &TestContext, id: i32| {
+        let (run, value) = (worker.run, json("1"));
+        let message = NewMessage { run, id: id.to_string(), topic: None, value, author: "ada".into() };
+        assert_eq!(cx.send_message(&message).await.unwrap(), Sent::Ok(id.into()));
+    };
+    for turn in 1..=4 {
+        send(if turn < 3 { &cx } else { &direct }, turn).await;
+        let before = proxy.round_trips();
+        ok(cx.commit(&Commit { inbox: vec![turn.into()], ..worker.result(turn) }).await.unwrap());
+        // Each statement is prepared once per connection.
+        assert!(turn == 1 || proxy.round_trips() - before == 4, "{}", proxy.round_trips() - before);
+    }
+    let before = proxy.round_trips();
+    cx.commit_turn(&worker, 5).await;
+    cx.heartbeats(&[(worker.run, worker.capability)]).await.unwrap();
+    let trips = proxy.round_trips() - before;
+    assert!(trips <= 4, "{trips}: the first commit and heartbeat prepare their statements");
+    let before = proxy.round_trips();
+    assert_eq!(cx.commit_turn(&worker, 6).await.signals.inbox, 4);
+    assert_eq!(proxy.round_trips() - before, 1);
+    let before = proxy.round_trips();
+    send(&cx, 5).await;
+    assert_eq!(proxy.round_trips() - before, 4, "it reads the message too");
 }
 
 /// The time of the report is written by the same statement.

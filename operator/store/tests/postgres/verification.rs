@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, LeafKey, RecordKey, RunHead, RunLeafKey, StoredBatch, StoredBoundary,
-    StoredCall, StoredRecord, StoredSnapshot,
+    StoredCall, StoredMessage, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
 };
 use dalsegno_model::{AuditRow, ReadTransaction, Result, RunId};
 use dalsegno_proof::{Anchors, check_store};
@@ -94,6 +94,14 @@ impl ReadTransaction for SlowReading {
 
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
         self.inner.calls(run, after).await
+    }
+
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>> {
+        self.inner.messages(run, after).await
+    }
+
+    async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>> {
+        self.inner.waits(run, after).await
     }
 
     async fn record_changes(&mut self, run: RunId, after: i64) -> Result<Vec<StoredBatch>> {

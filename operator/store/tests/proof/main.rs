@@ -27,6 +27,7 @@ mod snapshots;
 mod stored_anchors;
 mod stores;
 mod tamper;
+mod waits;
 
 use both_databases::on_both_databases;
 use engines::Engine;

@@ -1,14 +1,14 @@
 //! Purging: runs that ended long ago are deleted. A check distinguishes them from runs that somebody removed.
 
 use dalsegno_model::read_transaction::{EVERY_RUN, NO_RUN};
-use dalsegno_model::{EndedRun, Error, NewRun, Purge, PurgeScope, PurgeStep, Retention, RunId};
+use dalsegno_model::{EndedRun, Error, NewRun, Purge, PurgeScope, PurgeStep, Retention, RunId, WaitAsks};
 use jiff::Timestamp;
 
 use crate::append_only::with_a_role;
 use crate::context::{Worker, new_run};
 use crate::prune::{anchor, problems};
 use crate::stores::{id, used};
-use crate::{Engine, on_both_databases};
+use crate::{Engine, on_both_databases, waits};
 
 on_both_databases! {
     a_purge_leaves_one_row_and_every_step_of_it_verifies,
@@ -23,12 +23,14 @@ on_both_databases! {
 }
 
 /// The tables with a row per run, and the column of its id.
-const TABLES: [(&str, &str); 12] = [
+const TABLES: [(&str, &str); 14] = [
     ("runs", "id"),
     ("attempts", "run"),
     ("audit", "run"),
     ("boundaries", "run"),
     ("calls", "run"),
+    ("messages", "run"),
+    ("waits", "run"),
     ("snapshots", "run"),
     ("chunks", "run"),
     ("records", "run"),
@@ -48,6 +50,7 @@ fn purge(run: RunId) -> Purge {
 /// A run that may be purged: it has finished, its AgentRun was deleted, and its payloads were dropped.
 async fn over(engine: &Engine) -> Worker {
     let worker = used(engine).await;
+    waits::open(engine, &worker, "news", WaitAsks::Message(None)).await;
     engine.cx.finish(&worker.finish()).await.unwrap();
     engine.cx.mark_deleted(&worker.object_uid).await.unwrap();
     expire(engine, worker.run).await;

@@ -1,16 +1,19 @@
 //! Hand-made rows: two rewound runs, and a reading that returns them as a database would.
 
 use async_trait::async_trait;
-use dalsegno_format::audit::{self, kind};
+use dalsegno_format::audit;
+use dalsegno_model::audit::kind;
 use dalsegno_format::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, HeadRef, LeafKey, ReadTransaction, RecordKey, RunHead, RunLeafKey,
-    StoredBatch, StoredBoundary, StoredCall, StoredRecord, StoredSnapshot,
+    StoredBatch, StoredBoundary, StoredCall, StoredMessage, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
 };
-use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, Result, RunId};
-use dalsegno_protocol::{Boundary, Call, CallState, Policy, RawValue, Usage};
+use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, OpenWait, Result, RunId};
+use dalsegno_protocol::{
+    Boundary, Call, CallState, OnTimeout, Policy, RawValue, Usage, WaitKind, WaitOutcome, WaitState,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -34,6 +37,7 @@ pub struct Rows {
     pub audit: Vec<(RunId, AuditRow)>,
     pub boundaries: Vec<StoredBoundary>,
     pub calls: Vec<(RunId, StoredCall)>,
+    pub waits: Vec<(RunId, StoredWait)>,
     pub anchors: Vec<AnchorRow>,
     pub leaves: Vec<(i64, AnchoredHead)>,
     pub purges: Vec<(RunId, AuditRow)>,
@@ -123,6 +127,7 @@ impl Rows {
         self.call(run);
         self.append_audit(run, kind::REWOUND, &json!({ "undone": undone }));
         self.append_audit(run, kind::RESERVED, &json!({ "attempt": 3 }));
+        self.wait(run);
         self.sort();
     }
 
@@ -154,6 +159,50 @@ impl Rows {
         let stored =
             StoredCall { ordinal: 1, call, attempt: Some(2), touched: Some(2), digests, damage: None };
         self.calls.push((run, stored));
+    }
+
+    /// Adds an approval that a person answered.
+    fn wait(&mut self, run: RunId) {
+        let (request, answer) = (r#"{"kind":"approval",  "title":"pay"}"#, r#"{"by":"ada"}"#);
+        let digest = |text: &str| header::render(&CallDigests::Plain.of(text));
+        let (id, epoch, proposal_hash) = ("pay-ann", 2, [9; 32]);
+        let opened = json!({
+            "wait": id, "epoch": epoch, "kind": "approval", "turn": 7, "boundary": "plan",
+            "request": digest(request), "proposalHash": header::render(&proposal_hash),
+        });
+        self.append_audit(run, kind::WAIT_OPENED, &opened);
+        let answered = json!({ "wait": id, "epoch": epoch, "outcome": "approved", "answer": digest(answer) });
+        self.append_audit(run, kind::WAIT_ANSWERED, &answered);
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let facts = OpenWait {
+            id: id.into(),
+            epoch,
+            ordinal: 1,
+            kind: WaitKind::Approval,
+            turn: 7,
+            attempt: 3,
+            opened_at: at(9),
+            deadline_at: Some(at(99)),
+            on_timeout: OnTimeout::Hold,
+            timed_out_at: None,
+            wake_at: None,
+            provider: None,
+            topic: None,
+            proposal_hash: Some(proposal_hash),
+        };
+        let json = |text: &str| RawValue::from_string(text.into()).ok();
+        let stored = StoredWait {
+            facts,
+            boundary: BoundaryId { turn: 7, boundary: Boundary::Plan, epoch },
+            undone: false,
+            state: WaitState::Answered,
+            outcome: Some(WaitOutcome::Approved),
+            request: json(request),
+            answer: json(answer),
+            digests: CallDigests::Plain,
+            damage: None,
+        };
+        self.waits.push((run, stored));
     }
 
     /// Appends a row to the run's audit.
@@ -304,6 +353,15 @@ impl ReadTransaction for Rows {
     async fn calls(&mut self, run: RunId, after: Option<CallKey>) -> Result<Vec<StoredCall>> {
         let rest = self.calls.iter().filter(|(of, call)| *of == run && Some(call.key()) > after);
         Ok(rest.take(PAGE).map(|(_, call)| call.clone()).collect())
+    }
+
+    async fn messages(&mut self, _: RunId, _: i64) -> Result<Vec<StoredMessage>> {
+        Ok(Vec::new())
+    }
+
+    async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>> {
+        let rest = self.waits.iter().filter(|(of, wait)| *of == run && Some(wait.key()) > after);
+        Ok(rest.take(PAGE).map(|(_, wait)| wait.clone()).collect())
     }
 
     /// One batch per boundary, with no changes.

@@ -1,6 +1,6 @@
 //! The check of a whole store, on both databases.
 
-use dalsegno_model::{Commit, EventQuery, RecordBatch, Retention, RunId, Written};
+use dalsegno_model::{Commit, EventQuery, NewMessage, RecordBatch, Retention, RunId, Written};
 use dalsegno_proof::bundle::{state as replayed, verify};
 use dalsegno_proof::{Problem, check_run};
 use dalsegno_protocol::{Payload, RawValue, RecordOp};
@@ -33,10 +33,18 @@ pub async fn used(engine: &Engine) -> Worker {
         engine.cx.commit(&plan).await.unwrap();
         engine.cx.commit_turn(&worker, turn).await;
     }
+    for id in ["first", "second"] {
+        engine.cx.send_message(&message(&worker, id)).await.unwrap();
+    }
     let worker = engine.cx.next_worker(&worker).await;
     assert_eq!(engine.cx.write_records(&batch(&worker, "again")).await.unwrap(), Written::Ok);
-    engine.cx.commit_turn(&worker, 4).await;
+    engine.cx.commit(&Commit { inbox: vec![1], ..worker.result(4) }).await.unwrap();
     worker
+}
+
+fn message(worker: &Worker, id: &str) -> NewMessage {
+    let value = RawValue::from_string(r#"{"text":  "hello"}"#.into()).unwrap();
+    NewMessage { run: worker.run, id: id.into(), topic: Some("price".into()), value, author: "ada".into() }
 }
 
 fn put(key: &str) -> RecordOp {

@@ -65,7 +65,8 @@ async fn clear_text_is_stored_in_exactly_these_columns(engine: &Engine) {
 
     let ending = Ending { message: CANARY.into(), ..ending(1, Class::Crash) };
     let run = cx.end_attempt(run.id, &ending, &NextStep::Reserve).await.unwrap();
-    let requested_by = RequestedBy { manager: Some(CANARY.into()), user: Some(CANARY.into()), reason: Some(CANARY.into()) };
+    let requested_by =
+        RequestedBy { manager: Some(CANARY.into()), user: Some(CANARY.into()), reason: Some(CANARY.into()) };
     let reset = BudgetReset { observed: 0, to: 1, requested_by };
     cx.store.reset_budget(run.id, &reset).await.unwrap();
     let worker = canary_attempt(&cx, &run).await;

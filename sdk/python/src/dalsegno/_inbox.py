@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,16 +31,21 @@ class Message:
 Message.__module__ = "dalsegno"
 
 
-def read(transport: Transport, after: int = 0) -> Iterator[Message]:
-    """Yields the messages behind a position that no boundary has taken, in order, page by page."""
+def read(transport: Transport) -> Iterator[Message]:
+    """Yields the messages that no boundary has taken, in order, page by page."""
+    after = 0
     while True:
         page = transport.send(f"inbox?after={after}", method="GET")
-        for message in page["messages"]:
-            known = ("position", "id", "author", "at", "value", "topic")
-            yield Message(**{field: message[field] for field in known if field in message})
+        yield from map(_message, page["messages"])
         if "next" not in page:
             return
         after = page["next"]
+
+
+def find(transport: Transport, position: int) -> Message | None:
+    """The message at a position; `None` if a boundary has taken it."""
+    page = transport.send(f"inbox?after={position - 1}&limit=1", method="GET")
+    return next((it for it in map(_message, page["messages"]) if it.position == position), None)
 
 
 def as_user_turn(said: Message | Answer) -> dict[str, str]:
@@ -59,6 +64,11 @@ def as_user_turn(said: Message | Answer) -> dict[str, str]:
         if said.changes is not None:
             parts += ["Changes:", _quote(said.changes)]
     return {"role": "user", "content": "\n".join(parts)}
+
+
+def _message(message: Mapping[str, Any]) -> Message:
+    known = ("position", "id", "author", "at", "value", "topic")
+    return Message(**{field: message[field] for field in known if field in message})
 
 
 def _quote(value: Any) -> str:

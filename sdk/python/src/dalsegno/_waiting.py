@@ -124,11 +124,10 @@ class Waiting(Attempt):
         answer = self._answer_of(wait, hold_pod_seconds)
         if answer.position is None:
             return None
-        for message in _inbox.read(self._transport, answer.position - 1):
-            if message.position == answer.position:
-                return message
-            break
-        raise LookupError("a boundary has taken the message of this wait: another message needs another id")
+        message = _inbox.find(self._transport, answer.position)
+        if message is None:
+            raise LookupError("a boundary has taken the message of this wait: another message needs another id")
+        return message
 
     def wait_for_rate_limit(
         self, id: str, *, provider: str, reset_time: datetime | None = None, hold_pod_seconds: float = 0

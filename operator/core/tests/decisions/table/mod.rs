@@ -1,5 +1,6 @@
 //! Tables of cases, by topic.
 
+mod approvals;
 mod avoided_nodes;
 mod backoff;
 mod bad_roll_outs;

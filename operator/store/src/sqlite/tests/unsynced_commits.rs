@@ -60,6 +60,7 @@ pub(super) fn turn(run: RunId, turn: i32) -> Commit {
         calls: Vec::new(),
         open_calls: Vec::new(),
         records: Vec::new(),
+        inbox: Vec::new(),
         usage: Usage::default(),
         trigger: None,
         finish: None,
