@@ -1,11 +1,12 @@
 //! The agent's input. The README describes the fields.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{env, fs};
 
 use anyhow::{Context, bail};
-use dalsegno_sdk::{Class, FinishOutcome, Policy};
+use dalsegno_sdk::{Class, FinishOutcome, OnTimeout, Policy, WaitFor, WaitKind};
 use serde::Deserialize;
+use serde_json::Value;
 
 /// The run's input.
 #[derive(Debug, Deserialize)]
@@ -27,6 +28,7 @@ pub struct Input {
     pub ignore_cancel: bool,
     pub ignore_suspend: bool,
     pub ignore_limit: bool,
+    pub waits: Vec<WaitEntry>,
     pub script: Vec<ScriptEntry>,
 }
 
@@ -49,6 +51,7 @@ impl Default for Input {
             ignore_cancel: false,
             ignore_suspend: false,
             ignore_limit: false,
+            waits: Vec::new(),
             script: Vec::new(),
         }
     }
@@ -70,6 +73,19 @@ impl Input {
                 && entry.turn.is_none_or(|wanted| wanted == turn)
         };
         self.script.iter().filter(applies).map(|entry| &entry.action)
+    }
+
+    /// The waits after this turn, in the input's order, each with its id.
+    pub fn waits_after(&self, turn: i32) -> impl Iterator<Item = (String, &WaitEntry)> {
+        let applies = move |entry: &&WaitEntry| {
+            let is_its_turn = entry.after_turn.is_none_or(|wanted| wanted == turn);
+            turn > 0 && is_its_turn && entry.every.is_none_or(|n| turn % n == 0)
+        };
+        self.waits
+            .iter()
+            .filter(applies)
+            .enumerate()
+            .map(move |(number, entry)| (format!("after-{turn}-{}", number + 1), entry))
     }
 
     /// How long the script's first freeze lasts, if there is one.
@@ -106,6 +122,48 @@ pub struct ScriptEntry {
     at: TurnPoint,
     #[serde(rename = "do")]
     action: Action,
+}
+
+/// A wait after a turn. Without `afterTurn` and `every` there is one after each turn.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WaitEntry {
+    after_turn: Option<i32>,
+    every: Option<i32>,
+    kind: WaitKind,
+    #[serde(default)]
+    seconds: f64,
+    topic: Option<String>,
+    #[serde(default)]
+    title: String,
+    #[serde(default)]
+    proposal: Value,
+    deadline_seconds: Option<u64>,
+    #[serde(default)]
+    on_timeout: OnTimeout,
+    /// Whether the turn's commit parks on the wait, which is opened before it.
+    #[serde(default)]
+    pub in_commit: bool,
+}
+
+impl WaitEntry {
+    /// The wait, for the SDK. Times count from now, and the first one that is sent stays.
+    pub fn wait(&self) -> dalsegno_sdk::Result<WaitFor> {
+        let time = SystemTime::now() + Duration::from_secs_f64(self.seconds);
+        let mut wait = match self.kind {
+            WaitKind::Approval => WaitFor::approval(&self.title, &self.proposal)?,
+            WaitKind::Until => WaitFor::until(time),
+            WaitKind::Message => WaitFor::message(),
+            WaitKind::RateLimit => WaitFor::rate_limit("model").reset_time(time),
+        };
+        if let Some(topic) = &self.topic {
+            wait = wait.topic(topic);
+        }
+        Ok(match self.deadline_seconds {
+            Some(seconds) => wait.deadline(Duration::from_secs(seconds), self.on_timeout),
+            None => wait,
+        })
+    }
 }
 
 /// A point in a turn.
@@ -192,6 +250,23 @@ mod tests {
         assert_eq!(actions(9, 1, TurnPoint::Start)[1..], reports);
         assert_eq!(input.freeze_time(), Some(Duration::from_secs(20)));
         assert!(!input.loses_answers());
+    }
+
+    #[test]
+    fn a_wait_comes_after_one_turn_after_every_nth_turn_or_after_each() {
+        let waits = json!([
+            {"afterTurn": 4, "kind": "approval", "title": "Go on?", "deadlineSeconds": 9, "onTimeout": "Hold"},
+            {"every": 2, "kind": "until", "seconds": 1.5, "inCommit": true},
+            {"kind": "message", "topic": "go"},
+        ]);
+        let input: Input = serde_json::from_value(json!({ "waits": waits })).unwrap();
+        let kinds = |turn| input.waits_after(turn).map(|(id, wait)| (id, wait.kind)).collect::<Vec<_>>();
+        assert_eq!(kinds(1), [("after-1-1".to_owned(), WaitKind::Message)]);
+        let both = [("after-2-1".to_owned(), WaitKind::Until), ("after-2-2".to_owned(), WaitKind::Message)];
+        assert_eq!(kinds(2), both);
+        assert_eq!((kinds(0).len(), kinds(4).len()), (0, 3));
+        assert!(input.waits_after(4).all(|(_, wait)| wait.wait().is_ok()));
+        assert!(serde_json::from_value::<Input>(json!({"waits": [{"kind": "weather"}]})).is_err());
     }
 
     #[test]

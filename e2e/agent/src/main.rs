@@ -11,7 +11,9 @@ use std::time::Duration;
 use std::{env, thread};
 
 use anyhow::Context;
-use dalsegno_sdk::{CallOutcome, Code, CommitResult, Error, Finish, Problem, Run, ToolCall, succeeded};
+use dalsegno_sdk::{
+    CallOutcome, Code, Commit, CommitResult, Error, Finish, ParkMode, Problem, Run, ToolCall, WaitState, succeeded,
+};
 
 use crate::input::{Input, OnTerm, TurnPoint};
 use crate::ledger::{Entry, Ledger};
@@ -80,6 +82,7 @@ impl Agent {
         while self.run.turn() <= self.input.turns {
             let turn = self.run.turn();
             self.handle_signals()?;
+            self.wait_after(turn - 1)?;
             self.perform_actions(TurnPoint::Start, turn);
             thread::sleep(Duration::from_secs_f64(self.input.turn_seconds));
             let entry = self.call(turn)?;
@@ -91,6 +94,9 @@ impl Agent {
                 finished = true;
             }
             self.perform_actions(TurnPoint::BeforeCommit, turn);
+            if !finished {
+                commit = self.park_with(commit, turn)?;
+            }
             let answer = self.run.commit(commit)?;
             let head = answer.head.context("the answer to a commit has no head")?;
             self.ledger.note_committed(turn, &head.content_hash);
@@ -133,6 +139,28 @@ impl Agent {
             Err(Error::Refused { problem, .. }) if problem.code == Code::UnsettledCalls => Ok(false),
             parked => parked.context("parking"),
         }
+    }
+
+    /// Waits for the answers to the waits after this turn, without a pod while they are open.
+    fn wait_after(&self, turn: i32) -> anyhow::Result<()> {
+        for (id, entry) in self.input.waits_after(turn) {
+            let answer = self.run.wait_for(&id, &entry.wait()?).with_context(|| id.clone())?;
+            println!("wait {id}: {answer:?}");
+            self.ledger.note(&format!("answered {id} {:?}", answer.outcome));
+        }
+        Ok(())
+    }
+
+    /// Opens the turn's waits with `inCommit`, and lets its commit park on them.
+    fn park_with(&self, commit: Commit, turn: i32) -> anyhow::Result<Commit> {
+        let mut open = Vec::new();
+        for (id, entry) in self.input.waits_after(turn).filter(|(_, entry)| entry.in_commit) {
+            if self.run.wait(&id, &entry.wait()?)?.state == WaitState::Open {
+                open.push(id);
+            }
+        }
+        let open: Vec<&str> = open.iter().map(String::as_str).collect();
+        Ok(if open.is_empty() { commit } else { commit.park(&open, ParkMode::All) })
     }
 
     /// Performs the script's actions for this point of the turn.

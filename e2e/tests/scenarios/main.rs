@@ -20,5 +20,7 @@ mod limits;
 mod liveness;
 mod loop_detector;
 mod retention;
+mod states;
 mod suspend;
 mod versions;
+mod waits;
