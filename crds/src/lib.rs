@@ -24,8 +24,8 @@ mod template;
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
 pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode};
 pub use conditions::{
-    Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind, condition, find_condition,
-    has_status,
+    Class, ConditionStatus, ConditionType, EventReason, RunOutcome, Summary, WaitKind, condition,
+    find_condition, has_status,
 };
 pub use dalsegno_model::{Cause, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};

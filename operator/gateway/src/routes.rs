@@ -10,7 +10,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::extractors::RUNS;
 use crate::gateway::Gateway;
-use crate::handlers::{attach, calls, commit, events, export, finish, heartbeat, park, records, state, waits};
+use crate::handlers::{
+    attach, calls, commit, events, export, finish, heartbeat, park, records, state, waits,
+};
 use crate::middleware::{self, Observer};
 use crate::response::ApiProblem;
 

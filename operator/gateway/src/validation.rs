@@ -7,8 +7,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::NewFinish;
 use dalsegno_protocol::{
-    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Outcome, ParkRequest,
-    Payload, PlannedCall, RawValue, RecordOp, Usage, WaitKind, WaitRequest, nesting, printable,
+    Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Outcome,
+    ParkRequest, Payload, PlannedCall, RawValue, RecordOp, Usage, WaitKind, WaitRequest, nesting, printable,
 };
 
 use crate::response::ApiProblem;

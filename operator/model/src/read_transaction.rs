@@ -8,8 +8,8 @@ use uuid::Uuid;
 use crate::anchor::AnchoredHead;
 use crate::boundary_id::boundary_number;
 use crate::{
-    AnchorRow, AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, OpenWait, PayloadLoss, Result,
-    RunId, RunOutcome,
+    AnchorRow, AuditRow, BoundaryId, CallDigests, DecodedBoundary, Digest, Lifecycle, OpenWait, PayloadLoss,
+    Result, RunId, RunOutcome,
 };
 
 /// Reads the store as it was at one moment. Rows are returned in pages, in a fixed order; each page continues after

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use dalsegno_model::audit::kind;
-use dalsegno_model::read_transaction::{RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot, StoredWait};
+use dalsegno_model::read_transaction::{
+    RecordKey, RunHead, StoredBoundary, StoredCall, StoredSnapshot, StoredWait,
+};
 use dalsegno_model::{AuditRow, BoundaryId, PayloadLoss, ReadTransaction, Result, RunId};
 
 use super::audit_claims::{AuditClaims, UndoneBoundary};

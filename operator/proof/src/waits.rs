@@ -131,7 +131,8 @@ impl Waits {
                 }
             }
             kind::REWOUND => {
-                let Ok(RewoundDetail { to: Place { turn, boundary } }) = serde_json::from_str(&row.detail) else {
+                let Ok(RewoundDetail { to: Place { turn, boundary } }) = serde_json::from_str(&row.detail)
+                else {
                     return;
                 };
                 for wait in self.audited.values_mut() {
@@ -181,10 +182,12 @@ impl Waits {
         let damaged = damaged.map(move |what| Problem::of(run, "waits", what));
         let gone = self.audited.keys().filter(|key| !self.stored.contains_key(*key));
         let gone = gone.map(move |key| one(key, "the audit records it, and it is missing"));
-        let is_known = |key: &Key| self.is_pruned || self.audited.get(key).is_some_and(|it| it.opened.is_some());
+        let is_known =
+            |key: &Key| self.is_pruned || self.audited.get(key).is_some_and(|it| it.opened.is_some());
         let unaudited = self.stored.keys().filter(move |key| !is_known(key));
         let unaudited = unaudited.map(move |key| one(key, "it exists, and the audit does not record it"));
-        let both = self.audited.iter().filter_map(|(key, audited)| Some((key, audited, self.stored.get(key)?)));
+        let both =
+            self.audited.iter().filter_map(|(key, audited)| Some((key, audited, self.stored.get(key)?)));
         let other = both.flat_map(move |(key, audited, stored)| {
             let columns = self.differences(audited, stored);
             columns.map(move |column| one(key, &format!("its {column} is not what the audit says")))
@@ -204,7 +207,8 @@ impl Waits {
             (Some(_), None) => !may_be_gone,
             (Some(audited), Some(digests)) => !digests.contains(&audited),
         };
-        let differs = |is: fn(Opened, &StoredDigests) -> bool| audited.opened.is_some_and(|it| is(it, stored));
+        let differs =
+            |is: fn(Opened, &StoredDigests) -> bool| audited.opened.is_some_and(|it| is(it, stored));
         let request = audited.opened.map(|opened| opened.request);
         // After a prune the state may have been recorded in a row that is gone.
         let is_state_known = !self.is_pruned || audited.state != WaitState::Open;

@@ -72,6 +72,7 @@ mod sqlx_types;
 mod store;
 #[cfg(test)]
 mod tests;
+mod transact;
 mod transitions;
 mod volume;
 mod waits;

@@ -202,7 +202,8 @@ impl Run {
     /// The gateway refuses with [`Code::UnsettledCalls`] while the outcome of a call is unknown: of an earlier attempt's
     /// call, or of a call of this process with the policy `probe` or `ask`. Then the attempt goes on.
     pub fn park(&self) -> Result<bool> {
-        let body = to_bytes(&ParkRequest { park_id: Uuid::new_v4(), on: Vec::new(), mode: Default::default() })?;
+        let body =
+            to_bytes(&ParkRequest { park_id: Uuid::new_v4(), on: Vec::new(), mode: Default::default() })?;
         self.client.parking.store(true, Ordering::SeqCst);
         let answer = self.client.call("park", Some(&body));
         let parked = matches!(answer, Ok(ParkResponse { result: ParkResult::Parked }));

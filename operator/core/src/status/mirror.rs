@@ -1,8 +1,8 @@
 //! The part of the status that mirrors the store's row.
 
 use dalsegno_crds::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus, WaitStatus,
-    WaitingStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, RecoveryStatus, ResultStatus, UsageStatus,
+    WaitStatus, WaitingStatus,
 };
 use dalsegno_model::{Attempt, Class, FinishRow, OpenWait, RunOutcome, RunRecord};
 use dalsegno_protocol::{Limits, WaitKind, nesting::deeper_than};

@@ -106,8 +106,9 @@ fn asks(request: &WaitRequest) -> Result<WaitAsks, ApiProblem> {
 
 fn time(label: &'static str, text: &str) -> Result<Timestamp, ApiProblem> {
     TextField { label, text }.check_short()?;
-    text.parse()
-        .map_err(|_| ApiProblem::invalid(format!("{label} must be a time as RFC 3339, such as 2030-01-31T09:00:00Z")))
+    text.parse().map_err(|_| {
+        ApiProblem::invalid(format!("{label} must be a time as RFC 3339, such as 2030-01-31T09:00:00Z"))
+    })
 }
 
 /// The wait as workers see it.

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dalsegno_gateway::{Gateway, router};
-use dalsegno_model::{
-    Answered, AttemptState, Cause, Operator as _, Read as _, WaitAnswer, WaitDecision,
-};
+use dalsegno_model::{Answered, AttemptState, Cause, Operator as _, Read as _, WaitAnswer, WaitDecision};
 use dalsegno_protocol::{Limits, WaitOutcome};
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -35,7 +33,8 @@ impl TestContext {
     /// A person decides.
     async fn decide(&self, id: &str, outcome: WaitOutcome) {
         let epoch = self.record().await.waits.iter().find(|wait| wait.id == id).unwrap().epoch;
-        let changes = serde_json::from_str(r#"{"cents":400}"#).ok().filter(|_| outcome == WaitOutcome::Changed);
+        let changes =
+            serde_json::from_str(r#"{"cents":400}"#).ok().filter(|_| outcome == WaitOutcome::Changed);
         let decision = WaitDecision { by: "ada".into(), reason: Some("too much".into()), changes };
         let answer = WaitAnswer { id: id.into(), epoch, outcome, decision };
         assert!(matches!(self.store.answer_wait(self.run, &answer).await.unwrap(), Answered::Ok(_)));
@@ -47,7 +46,10 @@ async fn a_wait_is_opened_once_and_its_answer_stays_readable_in_later_attempts()
     let ctx = TestContext::attached().await;
     let body = approval().to_string();
     let opened = ctx.post("waits/pay", body.clone()).await.ok();
-    assert_eq!((&opened["id"], &opened["kind"], &opened["state"]), (&json!("pay"), &json!("approval"), &json!("open")));
+    assert_eq!(
+        (&opened["id"], &opened["kind"], &opened["state"]),
+        (&json!("pay"), &json!("approval"), &json!("open"))
+    );
     let hash = opened["proposalHash"].as_str().unwrap();
     assert!(hash.starts_with("sha256:") && hash.len() == 71, "{hash}");
     assert_eq!(ctx.post("waits/pay", body.clone()).await.ok(), opened, "the same bytes, the same salt");
@@ -63,7 +65,10 @@ async fn a_wait_is_opened_once_and_its_answer_stays_readable_in_later_attempts()
         "outcome": "changed", "by": "ada", "reason": "too much", "changes": { "cents": 400 },
         "at": attached["waits"][0]["answer"]["at"],
     });
-    assert_eq!((&attached["waits"][0]["state"], &attached["waits"][0]["answer"]), (&json!("answered"), &answer));
+    assert_eq!(
+        (&attached["waits"][0]["state"], &attached["waits"][0]["answer"]),
+        (&json!("answered"), &answer)
+    );
     let again = ctx.post_as(SECOND, "waits/pay", body).await.ok();
     assert_eq!((&again["answer"], &again["proposalHash"]), (&answer, &opened["proposalHash"]));
     ctx.post_as(SECOND, "turns/1", commit(1, "1")).await.ok();
@@ -102,9 +107,10 @@ async fn each_kind_has_its_own_fields_within_their_limits() {
         assert_eq!((answer.status, answer.code().as_str()), (400, "INVALID"), "{expected}");
         assert!(answer.detail().contains(expected), "{expected}: {}", answer.detail());
     }
-    for (number, wait) in [approval(), until(60), message(), limit(), with(limit(), "resetTime", until(9)["time"].clone())]
-        .into_iter()
-        .enumerate()
+    for (number, wait) in
+        [approval(), until(60), message(), limit(), with(limit(), "resetTime", until(9)["time"].clone())]
+            .into_iter()
+            .enumerate()
     {
         assert_eq!(ctx.open(&format!("w{number}"), wait).await["state"], "open");
     }
@@ -116,7 +122,8 @@ async fn each_kind_has_its_own_fields_within_their_limits() {
 async fn waits_are_refused_with_codes_of_their_own() {
     let ctx = TestContext::attached().await;
     for path in ["park", "turns/1"] {
-        let mut body = json!({ "commitId": Uuid::nil(), "outcome": { "park": { "parkId": Uuid::nil(), "on": ["w"] } } });
+        let mut body =
+            json!({ "commitId": Uuid::nil(), "outcome": { "park": { "parkId": Uuid::nil(), "on": ["w"] } } });
         if path == "park" {
             body = body["outcome"]["park"].clone();
         }
@@ -148,7 +155,10 @@ async fn a_boundary_that_parks_says_so_and_its_retry_is_fenced_and_committed() {
     let answer = ctx.post("turns/1", body.clone()).await.ok();
     assert_eq!((&answer["result"], &answer["head"]["turn"]), (&json!("parked"), &json!(1)));
     let retry = ctx.post("turns/1", body).await;
-    assert_eq!((retry.status, retry.code().as_str(), &retry.json()["committed"]), (409, "FENCED", &json!(true)));
+    assert_eq!(
+        (retry.status, retry.code().as_str(), &retry.json()["committed"]),
+        (409, "FENCED", &json!(true))
+    );
     let record = ctx.record().await;
     assert_eq!((record.attempt.number, record.attempt.state), (2, AttemptState::Reserved));
     let end = ctx.store.attempt(ctx.run, 1).await.unwrap().unwrap().end.unwrap();
@@ -183,7 +193,8 @@ async fn a_stopping_gateway_releases_its_pollers() {
     ctx.open("pay", approval()).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(dalsegno_gateway::serve(listener, ctx.gateway.clone(), async { drop(stopped.await) }));
+    let serving =
+        tokio::spawn(dalsegno_gateway::serve(listener, ctx.gateway.clone(), async { drop(stopped.await) }));
     let polling = ctx.get("waits/pay?seconds=20");
     let (answer, ()) = tokio::join!(polling, async {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -206,17 +217,19 @@ async fn all_pollers_of_a_gateway_share_one_query_in_a_second() {
     let polled = || ctx.store.wait_polls.load(std::sync::atomic::Ordering::SeqCst);
     let before = polled();
     // Each worker has at most 16 calls at once.
-    let polls = runs.iter().flat_map(|(run, bearer)| (0..15).map(move |_| (*run, bearer.clone()))).map(|(run, bearer)| {
-        let gateway = gateway.clone();
-        async move {
-            let request = axum::http::Request::builder()
-                .uri(format!("/v1/runs/{run}/waits/pay?seconds=2"))
-                .header("authorization", format!("Bearer {bearer}"))
-                .body(axum::body::Body::empty())
-                .unwrap();
-            tower::ServiceExt::oneshot(router(gateway), request).await.unwrap().status().as_u16()
-        }
-    });
+    let polls = runs.iter().flat_map(|(run, bearer)| (0..15).map(move |_| (*run, bearer.clone()))).map(
+        |(run, bearer)| {
+            let gateway = gateway.clone();
+            async move {
+                let request = axum::http::Request::builder()
+                    .uri(format!("/v1/runs/{run}/waits/pay?seconds=2"))
+                    .header("authorization", format!("Bearer {bearer}"))
+                    .body(axum::body::Body::empty())
+                    .unwrap();
+                tower::ServiceExt::oneshot(router(gateway), request).await.unwrap().status().as_u16()
+            }
+        },
+    );
     let statuses = join_all(polls).await;
     assert!(statuses.iter().all(|status| [200, 404].contains(status)), "{statuses:?}");
     let queries = polled() - before;

@@ -198,7 +198,8 @@ impl CallLine {
 
 impl From<StoredWait> for WaitLine {
     fn from(wait: StoredWait) -> Self {
-        let StoredWait { facts, boundary, undone, state, outcome, request, answer, digests, damage: _ } = wait;
+        let StoredWait { facts, boundary, undone, state, outcome, request, answer, digests, damage: _ } =
+            wait;
         let text = |json: Option<Box<RawValue>>| json.map(|json| json.get().to_owned());
         let ms = |at: Option<Timestamp>| at.map(Timestamp::as_millisecond);
         Self {

@@ -21,8 +21,9 @@ use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
 use crate::reads::{CallRow, RunRow, encoded_boundary, stored_batch, stored_record, stored_wait};
-use crate::statements::{PAGE_WAITS, STORED_WAITS, 
-    anchor_columns, audit_columns, boundary_columns, leaf_columns, record_change_columns, record_columns,
+use crate::statements::{
+    PAGE_WAITS, STORED_WAITS, anchor_columns, audit_columns, boundary_columns, leaf_columns,
+    record_change_columns, record_columns,
 };
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
@@ -303,7 +304,8 @@ impl ReadTransaction for PgReadTransaction {
     async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>> {
         let WaitKey { ordinal, id, epoch } =
             after.unwrap_or(WaitKey { ordinal: i64::MIN, id: String::new(), epoch: i64::MIN });
-        let query = sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
+        let query =
+            sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
         let page = self.list_with_cipher(query.bind(PAGE_WAITS), run, stored_wait).await;
         page.map_err(|fault| fault.with_context("reading the waits"))
     }

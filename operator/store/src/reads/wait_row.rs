@@ -187,7 +187,8 @@ pub(crate) fn stored_wait(
     row: &impl Columns,
     cipher: &PayloadCipher,
 ) -> DbResult<dalsegno_model::read_transaction::StoredWait> {
-    let (wait, request): (_, Option<Vec<u8>>) = (StoredWait::read(row)?, super::Column::read(row, "request")?);
+    let (wait, request): (_, Option<Vec<u8>>) =
+        (StoredWait::read(row)?, super::Column::read(row, "request")?);
     let StoredWait { row, answer } = &wait;
     let answer = decode_payload(answer.as_deref(), AadContext::WaitAnswer(&row.id, row.epoch), cipher);
     let decoded = proposal(&StoredWait { answer: None, ..wait.clone() }, request.as_deref(), cipher)
@@ -216,7 +217,6 @@ pub(crate) fn proposal(
     request: Option<&[u8]>,
     cipher: &PayloadCipher,
 ) -> DbResult<Proposal> {
-
     let WaitRow { id, epoch, .. } = &wait.row;
     let invalid = |why: String| DbError::Corrupt(format!("the request of wait {id:?}: {why}"));
     let stored = decode_payload(request, AadContext::WaitRequest(id, *epoch), cipher)

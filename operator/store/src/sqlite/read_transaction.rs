@@ -18,7 +18,9 @@ use crate::db_error::DbResult;
 use crate::keys::Keys;
 use crate::pages::UndecodedBoundary;
 use crate::reads::{CallRow, encoded_boundary, stored_batch, stored_record, stored_wait};
-use crate::statements::{PAGE_WAITS, STORED_WAITS, audit_columns, boundary_columns, record_change_columns, record_columns};
+use crate::statements::{
+    PAGE_WAITS, STORED_WAITS, audit_columns, boundary_columns, record_change_columns, record_columns,
+};
 use crate::stored_rows::{PAGE_BYTES, PAGE_ROWS};
 use crate::{pages, snapshot_writer};
 use dalsegno_format::seal::PayloadCipher;
@@ -310,7 +312,8 @@ async fn calls(conn: &mut SqliteConnection, run: RunId, after: Option<CallKey>) 
 async fn waits(conn: &mut SqliteConnection, run: RunId, after: Option<WaitKey>) -> DbResult<Vec<SqliteRow>> {
     let WaitKey { ordinal, id, epoch } =
         after.unwrap_or(WaitKey { ordinal: i64::MIN, id: String::new(), epoch: i64::MIN });
-    let query = sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
+    let query =
+        sqlx::query(AssertSqlSafe(STORED_WAITS.as_str())).bind(run).bind(ordinal).bind(id).bind(epoch);
     Ok(query.bind(PAGE_WAITS).fetch_all(conn).await?)
 }
 

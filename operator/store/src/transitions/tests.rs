@@ -52,7 +52,15 @@ fn reserved() -> Rows {
     let WriteSet { created, reserved, .. } = create(&found, &new_run()).unwrap().write;
     let (run, store) = (*created.unwrap(), found.store);
     Rows::new(
-        RunRows { now: NOW, store, lease_gateway: None, outages: Vec::new(), run, attempts: reserved, waits: Vec::new() },
+        RunRows {
+            now: NOW,
+            store,
+            lease_gateway: None,
+            outages: Vec::new(),
+            run,
+            attempts: reserved,
+            waits: Vec::new(),
+        },
         BTreeMap::new(),
     )
 }

@@ -1,8 +1,8 @@
 //! Who answers a wait: a person, the store's clock, the end of a rate limit. And what its deadline does.
 
 use dalsegno_model::{
-    Answered, AttemptState, Cause, Class, Deadline, Lifecycle, OpenWaitRequest, RunOutcome, RunRecord, WaitAnswer,
-    WaitAsks, WaitDecision, WaitPolled,
+    Answered, AttemptState, Cause, Class, Deadline, Lifecycle, OpenWaitRequest, RunOutcome, RunRecord,
+    WaitAnswer, WaitAsks, WaitDecision, WaitPolled,
 };
 use dalsegno_protocol::{Boundary, OnTimeout, ParkMode, WaitOutcome, WaitState};
 use jiff::Timestamp;
@@ -144,7 +144,10 @@ async fn an_approval_times_out_only_by_the_operators_word(cx: &TestContext) {
     }
     let run = cx.time_out_wait(worker.run, "pay", epoch).await.unwrap();
     assert_eq!((run.waits.len(), run.wake_at), (0, None));
-    assert_eq!(cx.waits(worker.run).await.unwrap()[0].answer.as_ref().unwrap().outcome, WaitOutcome::TimedOut);
+    assert_eq!(
+        cx.waits(worker.run).await.unwrap()[0].answer.as_ref().unwrap().outcome,
+        WaitOutcome::TimedOut
+    );
 }
 
 async fn a_decision_lifts_the_hold_of_a_deadline(cx: &TestContext) {

@@ -2,8 +2,9 @@
 //! deletes their payloads.
 
 use dalsegno_model::{
-    Answered, Cause, Class, Commit, Created, Ending, Lifecycle, NewFinish, NextStep, OnPrior, OpenWaitRequest,
-    Retention, Rewound, RunOutcome, RunRecord, WaitAnswer, WaitAsks, WaitDecision, WaitOpened,
+    Answered, Cause, Class, Commit, Created, Ending, Lifecycle, NewFinish, NextStep, OnPrior,
+    OpenWaitRequest, Retention, Rewound, RunOutcome, RunRecord, WaitAnswer, WaitAsks, WaitDecision,
+    WaitOpened,
 };
 use dalsegno_protocol::{Boundary, ParkMode, WaitOutcome, WaitState};
 

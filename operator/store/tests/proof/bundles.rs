@@ -51,8 +51,9 @@ pub async fn bundle(reading: Box<dyn ReadTransaction>, run: RunId, signer: Arc<S
 /// The bundle of a hand-made run.
 async fn by_hand() -> (Vec<u8>, PublicKey) {
     // A bundle does not contain the batches, so any digest will do; the golden bundles use this one.
-    let (rows, signer) = (Rows::with([7; 32]), signer().await);
+    let (mut rows, signer) = (Rows::with([7; 32]), signer().await);
     let (run, key) = (rows.runs[0].id, signer.public_key());
+    rows.wait(run);
     (bundle(Box::new(rows), run, signer).await, key)
 }
 

@@ -45,7 +45,8 @@ async fn waiting(engine: &Engine) -> Worker {
     cx.commit_turn(&worker, 2).await;
     open(engine, &worker, "pay", approval()).await;
     let run = cx.run_of(&worker).await;
-    let Rewound::Done(run) = cx.rewind(worker.run, &rewind_to(run.epoch, result_place(1))).await.unwrap() else {
+    let Rewound::Done(run) = cx.rewind(worker.run, &rewind_to(run.epoch, result_place(1))).await.unwrap()
+    else {
         panic!("it may be rewound")
     };
     let worker = cx.start_worker(&run).await;

@@ -1,8 +1,8 @@
 //! The texts that encryption leaves in clear: in which columns they are, and that they are in no other.
 
 use dalsegno_model::{
-    BudgetReset, Class, Completed, Ending, Identity, NewRun, NextStep, OpenWaitRequest, PodRecord, RecordBatch,
-    RequestedBy, RunRecord, Settle, SettledBy, Verdict, WaitAsks, WaitOpened, Written,
+    BudgetReset, Class, Completed, Ending, Identity, NewRun, NextStep, OpenWaitRequest, PodRecord,
+    RecordBatch, RequestedBy, RunRecord, Settle, SettledBy, Verdict, WaitAsks, WaitOpened, Written,
 };
 use dalsegno_protocol::{OnTimeout, Payload, Policy, RecordOp};
 

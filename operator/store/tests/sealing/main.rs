@@ -27,8 +27,8 @@ use both_databases::on_both_databases;
 use context::{TestContext, Worker, all_records, json, ok, random_digest};
 use dalsegno_format::{fold, header};
 use dalsegno_model::{
-    Answered, Commit, DeltaBase, OpenWaitRequest, RecordBatch, RunId, Shred, Store, WaitAnswer, WaitAsks, WaitDecision,
-    WaitOpened, Written,
+    Answered, Commit, DeltaBase, OpenWaitRequest, RecordBatch, RunId, Shred, Store, WaitAnswer, WaitAsks,
+    WaitDecision, WaitOpened, Written,
 };
 use dalsegno_proof::bundle::{Export, ExportOf};
 use dalsegno_proof::{Anchors, Problem, Signer, Summary, check_store};

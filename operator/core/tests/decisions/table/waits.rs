@@ -8,8 +8,8 @@ use dalsegno_model::{AttemptState, OpenWait, ParkedOn, RunOutcome};
 use dalsegno_protocol::{OnTimeout, ParkMode, Policy, WaitKind};
 
 use crate::fixtures::{
-    Case, Expect, Given, PastAttempt, ago, case, check_all, crashed, expect_effect, expect_end, expect_status, now,
-    pod, run,
+    Case, Expect, Given, PastAttempt, ago, case, check_all, crashed, expect_effect, expect_end,
+    expect_status, now, pod, run,
 };
 
 #[test]
@@ -239,7 +239,8 @@ fn due() -> Vec<Case> {
 
 fn unattended() -> Vec<Case> {
     let silent = |opened: i64, committed: i64| {
-        let mut given = run().attached(3).head(7).heartbeat(2).pod(pod(3)).attached_ago(9_000).committed(committed);
+        let mut given =
+            run().attached(3).head(7).heartbeat(2).pod(pod(3)).attached_ago(9_000).committed(committed);
         given.row.waits = vec![OpenWait { opened_at: ago(opened), ..wait(1, WaitKind::Approval) }];
         assert_eq!(given.row.attempt.state, AttemptState::Attached);
         given

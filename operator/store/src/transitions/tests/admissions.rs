@@ -96,7 +96,13 @@ fn a_cancel_is_acknowledged_by_its_worker_and_again_by_the_same() {
 
 #[test]
 fn a_park_ends_the_attempt_or_is_refused_for_the_first_reason() {
-    let park = Park { run: Uuid::from_u128(1), capability: INSTANCE, park_id: Uuid::from_u128(7), on: Vec::new(), mode: ParkMode::All };
+    let park = Park {
+        run: Uuid::from_u128(1),
+        capability: INSTANCE,
+        park_id: Uuid::from_u128(7),
+        on: Vec::new(),
+        mode: ParkMode::All,
+    };
     let suspended = changed(attached(), |run| (run.suspend, run.suspend_requested_at) = (true, Some(1)));
     let Decision { write, answer } = decide(&park, &suspended);
     assert_eq!((answer, write.is_change), (Parked::Parked, true));
