@@ -130,7 +130,6 @@ impl Rows {
         self.call(run);
         self.append_audit(run, kind::REWOUND, &json!({ "undone": undone }));
         self.append_audit(run, kind::RESERVED, &json!({ "attempt": 3 }));
-        self.wait(run);
         self.sort();
     }
 
@@ -165,7 +164,7 @@ impl Rows {
     }
 
     /// Adds an approval that a person answered.
-    fn wait(&mut self, run: RunId) {
+    pub fn wait(&mut self, run: RunId) {
         let (request, answer) = (r#"{"kind":"approval",  "title":"pay"}"#, r#"{"by":"ada"}"#);
         let digest = |text: &str| header::render(&CallDigests::Plain.of(text));
         let (id, epoch, proposal_hash) = ("pay-ann", 2, [9; 32]);
