@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod documentation;
+mod https_url;
 mod server;
 mod store;
 mod user;
@@ -9,7 +10,8 @@ mod values;
 
 use clap::{Parser, Subcommand};
 
-pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs};
+pub use https_url::HttpsUrl;
+pub use server::{DevArgs, GatewayArgs, HealthArgs, KeyArgs, NotificationArgs, OperatorArgs};
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,

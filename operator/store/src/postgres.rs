@@ -40,6 +40,7 @@ mod events;
 mod failure;
 mod grants;
 mod heartbeats;
+mod outbox;
 mod pool;
 mod pool_settings;
 mod pooled_connection;

@@ -6,7 +6,9 @@ mod call_row;
 mod columns;
 mod deadlines;
 mod live_boundary;
+mod outbox;
 mod record;
+mod run_limits;
 mod run_row;
 mod table;
 
@@ -19,5 +21,6 @@ pub(crate) use call_row::{
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
 pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
+pub(crate) use outbox::{due_notifications, due_notifications_sql};
 pub(crate) use record::{FoundRuns, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};

@@ -53,6 +53,7 @@ mod heartbeats;
 mod lock;
 mod namespace;
 mod open_calls;
+mod outbox;
 mod payload_reads;
 mod payload_writes;
 mod prune;

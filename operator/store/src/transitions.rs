@@ -15,6 +15,7 @@
 //! - Every write to a run holds the lock of its row: no row of the run changes while a rule decides.
 
 mod acknowledge_cancel;
+mod announce;
 mod attach;
 mod change;
 mod create;
@@ -23,6 +24,7 @@ mod end_attempt;
 mod finish;
 mod forgive_end;
 mod mark_deleted;
+mod outbox;
 mod park;
 mod put_revision;
 mod record_identity;
@@ -44,6 +46,7 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::Policy;
 
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
+pub(crate) use announce::Announce;
 pub(crate) use attach::Attach;
 pub(crate) use change::{AuditEntry, AuditEvent, Change, Decision, WriteSet};
 pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, next_create_step};
@@ -52,6 +55,7 @@ pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use forgive_end::ForgiveEnd;
 pub(crate) use mark_deleted::MarkDeleted;
+pub(crate) use outbox::OutboxEntry;
 pub(crate) use put_revision::PutRevision;
 pub(crate) use record_identity::RecordIdentity;
 pub(crate) use record_pod::RecordPod;

@@ -28,7 +28,7 @@ use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
     LiveBoundary, RunRow, Value, record_sql,
 };
-use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
+use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, OutboxEntry, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Postgres {
@@ -176,6 +176,7 @@ fn statement(set: WriteSet) -> Statement {
         call_columns,
         undo_after,
         template,
+        outbox,
         audit,
     } = set;
     let mut statement = Statement::default();
@@ -204,6 +205,9 @@ fn statement(set: WriteSet) -> Statement {
     }
     if let Some(template) = template {
         statement.insert_template(template);
+    }
+    for entry in outbox {
+        statement.insert(OutboxEntry::TABLE, entry.assignments(run));
     }
     for entry in audit {
         statement.insert(AuditEntry::TABLE, entry.assignments(run));

@@ -13,16 +13,16 @@ use super::calls::next_ordinal;
 use super::open_calls;
 use super::records::{self, RecordsAt};
 use super::row::RunRow;
-use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
+use super::sqlx_types::{BoundaryColumn, EnumText, Hash, insert};
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
 use crate::transitions::{
-    AuditEvent, commit_receipt, finish_detail, renew_lease, report_signals, set_finished,
+    AuditEvent, OutboxEntry, commit_receipt, finish_detail, renew_lease, report_signals, set_finished,
 };
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{BoundaryId, CommitReceipt, Committed, RunId};
+use dalsegno_model::{BoundaryId, CommitReceipt, Committed, RunId, RunOutcome};
 
 /// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next
 /// boundary but was encoded for another head.
@@ -196,7 +196,12 @@ async fn end_run(
     set_finished(row, now, finish, Some(by));
     row.changed_at = now;
     let detail = finish_detail(row, finish);
-    append(conn, row, now, AuditEvent { kind: kind::FINISHED, actor: actor::WORKER, detail }).await
+    append(conn, row, now, AuditEvent { kind: kind::FINISHED, actor: actor::WORKER, detail }).await?;
+    if finish.outcome == RunOutcome::Failed {
+        let entry = OutboxEntry::failed(row, now);
+        insert(conn, OutboxEntry::TABLE, entry.assignments(row.id)).await?;
+    }
+    Ok(())
 }
 
 /// Returns the receipt of the stored head again, and reports a cancel request.

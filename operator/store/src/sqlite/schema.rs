@@ -13,13 +13,14 @@ const BASELINE_SQL: &str = concat!(
 );
 
 /// The migrations after the baseline, from number 2 on: description and statements.
-const LATER: [(&str, &str); 6] = [
+const LATER: [(&str, &str); 7] = [
     ("purge", include_str!("../../migrations/sqlite/0002_purge.sql")),
     ("pod nonce", include_str!("../../migrations/sqlite/0003_pod_nonce.sql")),
     ("image in registry", include_str!("../../migrations/sqlite/0004_image_in_registry.sql")),
     ("scans", include_str!("../../migrations/sqlite/0005_scans.sql")),
     ("suspend", include_str!("../../migrations/sqlite/0006_suspend.sql")),
     ("limits", include_str!("../../migrations/sqlite/0009_limits.sql")),
+    ("outbox", include_str!("../../migrations/sqlite/0011_outbox.sql")),
 ];
 
 fn migrator() -> Migrator {

@@ -7,22 +7,22 @@ use uuid::Uuid;
 use super::database::{QueryExecutor as _, Sqlite};
 use super::{
     anchors, boundary_pages, branch, calls, compaction, data_keys, deadline_poll, events, heartbeats,
-    namespace, prune, purge, read, read_transaction, retention, revisions,
+    namespace, outbox, prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::transitions::{
-    AcknowledgeCancel, Attach, EndAttempt, ForgiveEnd, PutRevision, RecordIdentity, RecordPod,
+    AcknowledgeCancel, Announce, Attach, EndAttempt, ForgiveEnd, PutRevision, RecordIdentity, RecordPod,
     RecordScheduled, RequestCancel, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, Suspend,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, BudgetReset,
     CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll, Deadlines,
-    Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges,
-    HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, NamespaceAdoption, NamespaceUsage, NewAnchor, NewRun,
-    NextStep, Operator, Park, Parked, PodRecord, PollSince, Prune, Purge, PurgeScope, PurgeStep, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunLimits, RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template,
-    Worker, Written,
+    Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
+    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, NamespaceAdoption,
+    NamespaceUsage, NewAnchor, NewRun, NextStep, NotificationResult, Operator, Park, Parked, PodRecord,
+    PollSince, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
+    RecordQuery, Recorded, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
+    RunRecord, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Worker, Written,
 };
 
 #[async_trait]
@@ -120,6 +120,20 @@ impl Operator for Sqlite {
 
     async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
         crate::compaction::step(&self.snapshot_store(), run, rows).await
+    }
+
+    async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord> {
+        self.transition(run, Announce(hold.clone())).await
+    }
+
+    async fn due_notifications(&self, limit: u32) -> Result<DueNotifications> {
+        let operation = "reading the outbox";
+        self.read(operation, move |conn, now| Box::pin(outbox::due(conn, now, limit))).await
+    }
+
+    async fn end_notification(&self, id: Uuid, result: NotificationResult) -> Result<()> {
+        let operation = "recording a try of a notification";
+        self.write(operation, move |conn, now| Box::pin(outbox::end(conn, now, id, result))).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {

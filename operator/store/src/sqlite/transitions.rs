@@ -11,7 +11,7 @@ use super::read::run_rows;
 use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, RunRow};
-use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
+use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, OutboxEntry, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Sqlite {
@@ -122,6 +122,7 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         call_columns,
         undo_after,
         template,
+        outbox,
         audit,
     } = write;
     if let Some(created) = created {
@@ -150,6 +151,9 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         let keep =
             "INSERT INTO revisions (hash, document, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
         sqlx::query(keep).bind(hash).bind(document).bind(now).execute(&mut *conn).await?;
+    }
+    for entry in outbox {
+        insert(conn, OutboxEntry::TABLE, entry.assignments(run)).await?;
     }
     for entry in audit {
         insert(conn, AuditEntry::TABLE, entry.assignments(run)).await?;

@@ -6,6 +6,7 @@ use dalsegno_protocol::Policy;
 use serde_json::Value as Json;
 
 use super::Rows;
+use super::outbox::OutboxEntry;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Assignment, AttemptRow, CallRow, Column as _, Hash, RunRow, RunRows};
 use dalsegno_format::audit::AuditHeader;
@@ -32,6 +33,8 @@ pub(crate) struct WriteSet {
     pub undo_after: Option<BoundaryId>,
     /// A template to insert, unless it exists.
     pub template: Option<Template>,
+    /// New rows of the outbox.
+    pub outbox: Vec<OutboxEntry>,
     /// New rows of the audit, in order.
     pub audit: Vec<AuditEntry>,
 }
@@ -185,6 +188,11 @@ impl Change {
     /// Inserts a template, unless it exists.
     pub fn insert_template(&mut self, template: Template) {
         self.write.template = Some(template);
+    }
+
+    /// Stores a notification of people.
+    pub fn notify_people(&mut self, entry: OutboxEntry) {
+        self.write.outbox.push(entry);
     }
 
     /// Appends to the run's audit.

@@ -4,11 +4,14 @@ use dalsegno_protocol::Policy;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
-use super::{Change, text};
+use super::announce::announce_near_limits;
+use super::{Change, OutboxEntry, text};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
+use dalsegno_model::{
+    AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish, RunOutcome,
+};
 
 /// An end that is neither a crash nor a disruption.
 pub(super) fn neutral_ending(attempt: i32, cause: Cause) -> Ending {
@@ -49,6 +52,7 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     run.active_ms = active;
     run.attempt_state = EnumText(AttemptState::Ended);
     run.set_counters(count(run.counters(), class, progress));
+    announce_near_limits(change);
     fence(change);
     Ok(Some(class))
 }
@@ -148,6 +152,10 @@ pub(super) fn finish_with_audit(
     set_finished(change.run(), now, finish, by);
     let detail = finish_detail(change.row(), finish);
     change.audit(kind::FINISHED, actor, detail);
+    if finish.outcome == RunOutcome::Failed {
+        let entry = OutboxEntry::failed(change.row(), now);
+        change.notify_people(entry);
+    }
 }
 
 /// Finishes the run. Its epoch and capability stay, so that a retry of its worker is recognized. `by`: commit id and

@@ -27,6 +27,7 @@ mod limits;
 mod namespace_usage;
 mod open_calls;
 mod other_arguments;
+mod outbox;
 mod outcomes;
 mod over;
 mod own_calls;
