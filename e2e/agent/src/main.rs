@@ -12,7 +12,8 @@ use std::{env, thread};
 
 use anyhow::Context;
 use dalsegno_sdk::{
-    CallOutcome, Code, Commit, CommitResult, Error, Finish, ParkMode, Problem, Run, ToolCall, WaitState, succeeded,
+    CallOutcome, Code, Commit, CommitResult, Error, Finish, ParkMode, Problem, Run, ToolCall, WaitState,
+    succeeded,
 };
 
 use crate::input::{Input, OnTerm, TurnPoint};
