@@ -3,7 +3,8 @@
 use serde_json::{Value as Json, json};
 use uuid::{Builder, Uuid};
 
-use crate::reads::{Assignment, Column as _, RunRow};
+use crate::db_error::{DbResult, timestamp};
+use crate::reads::{Assignment, Column as _, RunRow, WaitRow};
 use dalsegno_format::header;
 use dalsegno_model::{NotificationKind, RunId};
 
@@ -37,6 +38,15 @@ impl OutboxEntry {
         let (near, run) = (run.note_near_limits(now), run.id);
         let entry = |limit| Self::new(run, NotificationKind::LimitNear, now, json!({ "limit": limit }));
         near.into_iter().map(entry).collect()
+    }
+
+    /// A run asks a person for an approval, with this wait.
+    pub fn approval_requested(wait: &WaitRow) -> DbResult<Self> {
+        let mut detail = json!({ "attempt": wait.attempt, "waitID": wait.id });
+        if let Some(at) = wait.deadline_at {
+            detail["deadline"] = timestamp(at)?.to_string().into();
+        }
+        Ok(Self::new(wait.run, NotificationKind::ApprovalRequested, wait.opened_at, detail))
     }
 
     /// The run has failed.
