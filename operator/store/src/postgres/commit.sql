@@ -51,12 +51,12 @@ proposed AS (
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[idx] AS position,
            -- NULL is no limit. A plan ends no turn.
-           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx] - 1 ELSE $3[idx] END >= limit_turns, false)
+           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END >= limit_turns, false)
                OR coalesce(tokens_in_before + tokens_out_before + $13[idx] + $14[idx] >= limit_tokens, false)
                OR coalesce(cost_before + $16[idx] >= limit_cost, false)
                AS reaches_limit,
            -- The bits of the limits of which at least 80 % are used.
-           CASE WHEN limit_turns > 0 AND CASE $4[idx] WHEN 1 THEN $3[idx] - 1 ELSE $3[idx] END * 5::bigint >= limit_turns * 4
+           CASE WHEN limit_turns > 0 AND CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END * 5 >= limit_turns * 4
                 THEN 1 ELSE 0 END
                + CASE WHEN limit_tokens > 0
                        AND (tokens_in_before + tokens_out_before + $13[idx] + $14[idx]) * 5 >= limit_tokens * 4

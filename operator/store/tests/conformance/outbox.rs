@@ -126,14 +126,14 @@ async fn a_lowered_limit_is_announced_at_once(cx: &TestContext) {
 }
 
 async fn the_end_of_an_attempt_announces_its_active_time(cx: &TestContext) {
-    let worker = limited(cx, RunLimits { active_ms: Some(50), ..NONE }).await;
-    sleep_ms(45).await;
+    let worker = limited(cx, RunLimits { active_ms: Some(2_000), ..NONE }).await;
     assert_eq!(limits(cx, &worker).await, []);
+    sleep_ms(1_650).await;
     cx.end_and_reserve(&worker, Class::Disruption).await;
     assert_eq!(limits(cx, &worker).await, [LimitName::ActiveSeconds]);
 
-    let worker = limited(cx, RunLimits { active_ms: Some(50), ..NONE }).await;
-    sleep_ms(45).await;
+    let worker = limited(cx, RunLimits { active_ms: Some(2_000), ..NONE }).await;
+    sleep_ms(1_650).await;
     cx.commit_turn(&worker, 1).await;
     assert_eq!(limits(cx, &worker).await, [LimitName::ActiveSeconds]);
 }
