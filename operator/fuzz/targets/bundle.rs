@@ -12,6 +12,7 @@ const GOLDEN: [&[u8]; 3] = [
     include_bytes!("../../store/tests/golden/bundle-v1.jsonl"),
     include_bytes!("../../store/tests/golden/bundle-v2.jsonl"),
     include_bytes!("../../store/tests/golden/bundle-v2-sealed.jsonl"),
+    include_bytes!("../../store/tests/golden/bundle-v3.jsonl"),
 ];
 
 static KEY: LazyLock<PublicKey> =
