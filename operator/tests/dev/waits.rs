@@ -62,7 +62,7 @@ fn a_person_approves_what_the_agent_asks_from_another_terminal() {
         assert!(context.failing_command(&["dev", "deny", "other"]).contains("no open approval"));
         let decided = context.command(&[&["dev"], verdict].concat());
         assert!(
-            decided.contains("the agent says: it is due") && decided.contains(r#"{"cents":500}"#),
+            decided.contains("the agent says: it is due") && decided.contains(r#"{"cents": 500}"#),
             "{decided}"
         );
         let ended = dev.end().expect_output(0, &["attempt 2 resumes at turn 2"]);
