@@ -10,16 +10,18 @@ mod values;
 use clap::{Parser, Subcommand};
 
 pub use server::{
-    DevArgs, DevCommand, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs,
+    DevApproveArgs, DevArgs, DevCommand, DevDecisionArgs, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs,
+    HealthArgs, KeyArgs, OperatorArgs,
 };
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
+#[cfg(test)]
+pub use values::ExpectedPolicies;
 pub use values::{
-    AnchorSinkKind, ExpectedPolicies, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome,
-    VerifyTarget,
+    AnchorSinkKind, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome, VerifyTarget,
 };
 
 /// Makes an AI agent's run outlive its pods.

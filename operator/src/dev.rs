@@ -6,6 +6,7 @@
 //! when the decision asks for it, and once a second for deadlines.
 
 mod agent_run;
+mod decide;
 mod kubelet;
 mod local_runtime;
 mod messages;

@@ -40,10 +40,11 @@ def pay(ledger, entry):
 def main():
     run = Run.attach()
     print(f"attempt {run.attempt} continues at turn {run.turn}", flush=True)
+    state = run.state or {"order": make_order(run.input)}
     if run.turn == 1:
-        run.commit(1, state={"order": make_order(run.input)})
+        run.commit(1, state=state)
 
-    order = run.state["order"]
+    order = state["order"]
     answer = run.ask_approval(
         APPROVAL,
         title=f"Buy {order['item']}",

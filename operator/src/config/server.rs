@@ -153,6 +153,10 @@ pub struct DevCommand {
 pub enum DevVerb {
     /// Send the run a message. Its worker reads it, also after a crash, until a turn takes it.
     Send(DevSendArgs),
+    /// Approve what the run's agent has asked for, and show it. Without an id, only show what is open.
+    Approve(DevApproveArgs),
+    /// Deny what the run's agent has asked for, and show it. Without an id, only show what is open.
+    Deny(DevDecisionArgs),
     /// Suspend the run: its worker parks, and no other starts until `dalsegno dev resume`.
     Suspend(DevRunArgs),
     /// Lift the suspend of the run.
@@ -168,6 +172,28 @@ pub struct DevRunArgs {
     /// Name of the run.
     #[arg(long, default_value = "agent", value_parser = run_name)]
     pub name: String,
+}
+
+/// Arguments of `dalsegno dev deny`.
+#[derive(Clone, Debug, Args)]
+pub struct DevDecisionArgs {
+    #[command(flatten)]
+    pub run: DevRunArgs,
+    /// Why. The agent reads it.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Id of the approval, as the agent chose it.
+    pub id: Option<String>,
+}
+
+/// Arguments of `dalsegno dev approve`.
+#[derive(Clone, Debug, Args)]
+pub struct DevApproveArgs {
+    #[command(flatten)]
+    pub decision: DevDecisionArgs,
+    /// How the proposal is changed, as JSON. The agent reads it.
+    #[arg(long, value_name = "JSON")]
+    pub changes: Option<String>,
 }
 
 /// Arguments of `dalsegno dev send`.

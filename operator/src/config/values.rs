@@ -54,7 +54,7 @@ impl fmt::Display for RunRef {
 }
 
 /// The admission policies that must be in place.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ExpectedPolicies(pub Vec<ExpectedPolicy>);
 
 /// Parses the admission policies that must be in place.

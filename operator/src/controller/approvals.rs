@@ -199,6 +199,5 @@ async fn four_eyes(
 
 /// Who sent messages that the run has read.
 async fn message_authors(ctx: &Context, run: RunId) -> std::result::Result<Vec<String>, String> {
-    let _ = (ctx, run);
-    Ok(Vec::new())
+    ctx.store.message_authors(run).await.map_err(|error| format!("who sent messages cannot be read: {error}"))
 }

@@ -136,9 +136,11 @@ impl WorkerRuntime for LocalRuntime {
     }
 
     /// Does nothing: there is no object to delete, and no time to live.
-    /// There are no AgentApprovals: `approve` and `deny` write to the store.
-    async fn approval(&self, _: &AgentRun, _: ApprovalEffect) -> Result<Option<EffectResult>> {
-        Ok(None)
+    /// There are no AgentApprovals: `dalsegno dev approve` and `deny` write to the store.
+    async fn approval(&self, _: &AgentRun, effect: ApprovalEffect) -> Result<Option<EffectResult>> {
+        let ApprovalEffect::TimeOutWait(run, wait) = effect else { return Ok(None) };
+        let row = self.store.time_out_wait(run, &wait.id, wait.epoch).await;
+        Ok(Some(EffectResult::Row(Box::new(row.map_err(Error::store("timing out an approval"))?))))
     }
 
     async fn delete_run(&self, _: &AgentRun) -> Result<()> {

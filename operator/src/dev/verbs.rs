@@ -9,7 +9,7 @@ use dalsegno_model::{NewMessage, RunRecord, Sent, Store};
 use dalsegno_protocol::{Limits, RawValue};
 use uuid::Uuid;
 
-use super::{DATABASE, agent_run};
+use super::{DATABASE, agent_run, decide};
 use crate::config::{DevRunArgs, DevSendArgs, DevVerb};
 use crate::output::print_line;
 
@@ -21,6 +21,8 @@ use crate::output::print_line;
 pub async fn act_on(verb: DevVerb) -> anyhow::Result<()> {
     match verb {
         DevVerb::Send(args) => send(args).await,
+        DevVerb::Approve(args) => decide::approve(args).await,
+        DevVerb::Deny(args) => decide::deny(args).await,
         DevVerb::Suspend(args) => {
             let (_, run) = find(&args).await?;
             fs::write(suspend_file(&args.dir, &args.name), "").context("suspending the run")?;
@@ -56,8 +58,7 @@ async fn send(DevSendArgs { run, topic, id, value }: DevSendArgs) -> anyhow::Res
     if value.get().len() > Limits::MESSAGE_BYTES {
         bail!("the message has more than {} bytes", Limits::MESSAGE_BYTES);
     }
-    let author = std::env::var("USER").unwrap_or_else(|_| "a person".to_owned());
-    let message = NewMessage { run: run.id, id: id.clone(), topic, value, author };
+    let message = NewMessage { run: run.id, id: id.clone(), topic, value, author: person() };
     match store.send_message(&message).await.context("sending the message")? {
         Sent::Ok(position) => print_line!("sent: message {position}, with the id {id}"),
         Sent::Duplicate(position) => print_line!("sent before: message {position}, with the id {id}"),
@@ -69,8 +70,13 @@ async fn send(DevSendArgs { run, topic, id, value }: DevSendArgs) -> anyhow::Res
     Ok(())
 }
 
+/// The user of this machine, for the audit.
+pub fn person() -> String {
+    std::env::var("USER").unwrap_or_else(|_| "a person".to_owned())
+}
+
 /// The store of the folder, opened beside the process that serves it, and the run of this name.
-async fn find(
+pub async fn find(
     DevRunArgs { dir, name }: &DevRunArgs,
 ) -> anyhow::Result<(std::sync::Arc<dyn Store>, RunRecord)> {
     let database = dir.join(DATABASE);

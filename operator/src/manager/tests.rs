@@ -56,7 +56,7 @@ where
         async { Ok::<_, Infallible>(response.await) }
     });
     let args = OperatorArgs {
-        policies: crate::config::ExpectedPolicies(Vec::new()),
+        policies: Default::default(),
         gateway_url: "http://gateway".into(),
         watch_namespaces: Vec::new(),
         leader_election,

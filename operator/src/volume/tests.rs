@@ -36,7 +36,7 @@ async fn a_change_of_the_level_is_an_event_on_the_own_pod() {
     let (_dir, store, _disk) = served().await;
     let api = TestContext::new(Arc::new(store), vec![pod]);
     let args = OperatorArgs {
-        policies: crate::config::ExpectedPolicies(Vec::new()),
+        policies: Default::default(),
         gateway_url: String::new(),
         watch_namespaces: Vec::new(),
         anchor_sink: crate::config::AnchorSinkKind::None,

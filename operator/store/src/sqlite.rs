@@ -73,6 +73,7 @@ mod sqlx_types;
 mod store;
 #[cfg(test)]
 mod tests;
+mod transact;
 mod transitions;
 mod volume;
 mod waits;

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timedelta, timezone
-import uuid
 from pathlib import Path
 
 from dalsegno import Run
@@ -32,19 +31,27 @@ while run.turn <= script.get("turns", 3):
         run.fail("the key is revoked", fatal=True)
     if run.turn == script.get("askAt"):
         run.call("pay", policy="ask", tool=lambda key, arguments: os._exit(9))
+    if run.turn == script.get("approveAt"):
+        answer = run.ask_approval("pay", title="Pay", summary="it is due", proposal={"cents": 500}, deadline=script.get("deadline"))
+        print("answer", answer.outcome, answer.by, answer.reason, answer.changes, flush=True)
     if run.turn == script.get("sleepAt"):
         wanted = datetime.now(timezone.utc) + timedelta(seconds=script["nap"])  # later in the attempt after the park
         elapsed = run.sleep_until("nap", wanted)
         print("woke", elapsed.outcome, "in attempt", run.attempt, flush=True)
     if run.turn == script.get("waitAt"):
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(script["until"]))
-        wait = run._transport.send("waits/later", {"kind": "until", "time": at})
-        print("wait", wait["state"], flush=True)
-        if wait["state"] == "open":
-            run._transport.send("park", {"parkId": str(uuid.uuid4()), "on": ["later"]})
+        wait = run.wait("later", "until", time=datetime.fromtimestamp(script["until"], timezone.utc))
+        print("wait", "answered" if wait.answer else "open", flush=True)
+        if not wait.answer and run.park(["later"]):
             sys.exit(0)
+    heard = []
+    if run.turn == script.get("hearAt"):
+        message = run.wait_for_message("word", "greeting")
+        print("heard", message.value, "in attempt", run.attempt, flush=True)
+        heard = [message]
     time.sleep(script.get("seconds", 0))
     turns.append(run.turn)
-    run.commit(run.turn, state=turns)
+    run.commit(run.turn, state=turns, inbox=heard)
+    if heard:
+        print("unread", *[message.value for message in run.read_inbox()], flush=True)
     print("turn", turns[-1], flush=True)
 run.finish("succeeded", output=turns, message=script.get("message", "done"))

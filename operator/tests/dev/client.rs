@@ -1,4 +1,4 @@
-//! The Python client against the real gateway: an agent that waits without a process, and one that reaches a limit.
+//! The Python client against the real gateway: agents that wait without a process, and one that reaches a limit.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,20 @@ fn a_run_sleeps_without_a_process_and_is_not_charged() {
     let end = run.past[0].end.as_ref().unwrap();
     assert_eq!((end.cause, end.charged, run.past.len()), (Cause::Parked, false, 1));
     assert_eq!((run.counters.recovery_attempts, run.counters.disruptions), (0, 0));
+}
+
+#[test]
+fn a_run_waits_for_a_message_without_a_process_and_takes_it_once() {
+    let context = TestContext::new(&json!({ "turns": 3, "hearAt": 2 }));
+    let mut dev = context.dev(&["--input", "input.json"]);
+    dev.wait_for_stderr("attempt 1 ended after turn 1: Parked");
+    context.command(&["dev", "send", "of no interest", "--topic", "weather"]);
+    context.command(&["dev", "send", "hello", "--topic", "greeting"]);
+    dev.wait_for("heard hello in attempt 2");
+    let ended = dev.end().expect_output(0, &["attempt 2 resumes at turn 2"]);
+    assert_eq!(ended.turns(), [1, 2, 3]);
+    assert!(ended.lines.contains(&"unread of no interest".to_owned()), "{:?}", ended.lines);
+    assert_eq!(context.rows()[0].counters.recovery_attempts, 0);
 }
 
 #[test]

@@ -48,6 +48,35 @@ fn a_run_that_parks_on_a_time_has_no_process_until_it_has_come() {
 }
 
 #[test]
+fn a_person_approves_what_the_agent_asks_from_another_terminal() {
+    for (verdict, answer) in [
+        (&["approve", "--reason", "it is due", "pay"][..], ("approved", "it is due None")),
+        (&["approve", "--changes", r#"{"cents": 3}"#, "pay"], ("changed", "None {'cents': 3}")),
+        (&["deny", "pay"], ("denied", "None None")),
+    ] {
+        let context = TestContext::new(&json!({ "turns": 2, "approveAt": 2 }));
+        let mut dev = context.dev(&["--input", "input.json"]);
+        dev.wait_for_stderr("without a process");
+        let shown = context.failing_command(&["dev", "approve"]);
+        assert!(shown.contains("name the approval to decide"), "{shown}");
+        assert!(context.failing_command(&["dev", "deny", "other"]).contains("no open approval"));
+        let decided = context.command(&[&["dev"], verdict].concat());
+        assert!(decided.contains("the agent says: it is due") && decided.contains(r#"{"cents":500}"#), "{decided}");
+        let ended = dev.end().expect_output(0, &["attempt 2 resumes at turn 2"]);
+        let me = std::env::var("USER").unwrap_or_else(|_| "a person".to_owned());
+        let answer = format!("answer {} {me} {}", answer.0, answer.1);
+        assert!(ended.lines.contains(&answer), "{answer}: {:?}", ended.lines);
+    }
+}
+
+#[test]
+fn an_approval_that_nobody_decides_times_out_on_a_laptop_too() {
+    let context = TestContext::new(&json!({ "turns": 2, "approveAt": 2, "deadline": 3 }));
+    let ended = context.run_to_end(&[]).expect_output(0, &["attempt 2 resumes at turn 2"]);
+    assert!(ended.lines.contains(&"answer timedOut None None None".to_owned()), "{:?}", ended.lines);
+}
+
+#[test]
 fn a_run_whose_worker_cannot_be_started_says_so_once_and_continues_later() {
     let context = TestContext::new(&json!({ "turns": 6, "seconds": 1 }));
     let (attempts, away) = (context.path().join(".dalsegno/attempts"), context.path().join("away"));

@@ -13,8 +13,8 @@ import pytest
 
 from scripted_gateway import HEAD, Answer, ScriptedGateway, attached, claimed, committed, ok
 
-PURCHASE = Path(__file__).parents[3] / "deploy" / "examples" / "approval" / "purchase.py"
-PLAN = {"item": "nails", "cents": 500, "why": "nails is on the list, and 5.00 is what it costs."}
+PURCHASE = Path(__file__).parents[3] / "deploy" / "examples" / "approval" / "agent.py"
+ORDER = {"item": "nails", "cents": 500, "supplier": "Bird & Sons"}
 AT = "2026-11-26T12:00:00Z"
 
 pytestmark = pytest.mark.skipif(not PURCHASE.exists(), reason="the package is tested outside of its repository")
@@ -44,37 +44,41 @@ def ledger() -> Iterator[list[dict[str, Any]]]:
 
 
 def run(gateway: ScriptedGateway, tmp_path: Path, ledger: list[dict[str, Any]]) -> tuple[int, str, str]:
-    script = {"wishes": [{"item": "nails", "cents": 500}], "ledger": ledger[0]["url"]}
-    (tmp_path / "input").write_text(json.dumps(script))
+    (tmp_path / "input").write_text(json.dumps({"item": "nails", "cents": 500, "ledger": ledger[0]["url"]}))
     agent = subprocess.run([sys.executable, PURCHASE], env=gateway.env, capture_output=True, text=True, timeout=30)
     return agent.returncode, agent.stdout, agent.stderr
 
 
 def wait(**answer: Any) -> dict[str, Any]:
     answered = {"state": "answered", "answer": {"at": AT, "by": "ann", **answer}} if answer else {"state": "open"}
-    return {"id": "buy-1", "kind": "approval", **answered}
+    return {"id": "purchase", "kind": "approval", **answered}
 
 
 def resume(gateway: ScriptedGateway, decided: dict[str, Any]) -> None:
-    """The next process finds the plan of turn 1 and the answer."""
-    state = {"state": {"value": {"json": {"messages": [], "bought": [], "plan": PLAN}}}}
-    head = {**HEAD, "boundary": "plan"}
-    gateway.script["attach"] = [attached(attempt=2, decision="resume", head=head, state=state, waits=[decided])]
-    gateway.script["waits/buy-1"] = [Answer(200, decided)]
-    gateway.script["turns/1"] = [committed(1)]
-    gateway.script["finish"] = [ok(result="ok")]
+    """The next process finds the order of turn 1 and the answer."""
+    state = {"state": {"value": {"json": {"order": ORDER}}}}
+    gateway.script["attach"] = [attached(attempt=2, decision="resume", head=HEAD, state=state, waits=[decided])]
+    gateway.script["waits/purchase"] = [Answer(200, decided)]
+    gateway.script["turns/2"] = [committed(2)]
 
 
-def test_the_agent_plans_asks_and_parks(
+def end(gateway: ScriptedGateway) -> dict[str, Any]:
+    finish: dict[str, Any] = json.loads(gateway.bodies("turns/2")[0])["outcome"]["finish"]
+    return finish
+
+
+def test_the_agent_stores_its_order_asks_and_parks(
     gateway: ScriptedGateway, tmp_path: Path, ledger: list[dict[str, Any]]
 ) -> None:
-    gateway.script["turns/1/plan"] = [committed(1, "plan")]
-    gateway.script["waits/buy-1"] = [Answer(200, wait())]
+    gateway.script["turns/1"] = [committed(1)]
+    gateway.script["waits/purchase"] = [Answer(200, wait())]
     gateway.script["park"] = [Answer(200, {"result": "parked"})]
-    code, out, err = run(gateway, tmp_path, ledger)
-    assert (code, err) == (0, "") and out.endswith("turn 1 asks: Buy nails for 5.00\n")
-    asked = json.loads(gateway.bodies("waits/buy-1")[0])
-    assert (asked["proposal"], asked["summary"], asked["deadlineSeconds"]) == (PLAN, PLAN["why"], 86_400)
+    code, _, err = run(gateway, tmp_path, ledger)
+    assert (code, err) == (0, "")
+    assert json.loads(gateway.bodies("turns/1")[0])["state"] == {"order": ORDER}
+    asked = json.loads(gateway.bodies("waits/purchase")[0])
+    assert (asked["kind"], asked["proposal"]) == ("approval", ORDER)
+    assert json.loads(gateway.bodies("park")[0])["on"] == ["purchase"]
     assert len(ledger) == 1, "nothing is paid"
 
 
@@ -86,15 +90,14 @@ def test_an_approved_purchase_is_paid_under_its_approval(
     gateway: ScriptedGateway, tmp_path: Path, ledger: list[dict[str, Any]], answer: dict[str, Any], cents: int
 ) -> None:
     resume(gateway, wait(**answer))
-    gateway.script["calls/pay-1/claim"] = [claimed("go", arguments={**PLAN, "cents": cents})]
-    gateway.script["calls/pay-1/complete"] = [ok()]
+    gateway.script["calls/pay/claim"] = [claimed("go", arguments={**ORDER, "cents": cents})]
+    gateway.script["calls/pay/complete"] = [ok()]
     code, out, err = run(gateway, tmp_path, ledger)
-    assert (code, err) == (0, "") and f"turn 1: {answer['outcome']} by ann\n" in out
-    claim = json.loads(gateway.bodies("calls/pay-1/claim")[0])
-    assert (claim["approval"], claim["arguments"]["cents"]) == ("buy-1", cents)
-    assert [(it["key"], it["note"]) for it in ledger[1:]] == [("k1", f"nails for {cents} cents")]
-    said = json.loads(gateway.bodies("turns/1")[0])["state"]["messages"][0]
-    assert said["role"] == "user" and said["content"].startswith(f"ann answered: {answer['outcome']}.")
+    assert (code, err) == (0, "") and out.endswith(f"paid {cents} cents, approved by ann\n")
+    claim = json.loads(gateway.bodies("calls/pay/claim")[0])
+    assert (claim["approval"], claim["arguments"]["cents"]) == ("purchase", cents)
+    assert [(it["key"], json.loads(it["note"])["cents"]) for it in ledger[1:]] == [("k1", cents)]
+    assert end(gateway)["outcome"] == "succeeded"
 
 
 @pytest.mark.parametrize("outcome", ["denied", "timedOut"])
@@ -103,15 +106,4 @@ def test_a_purchase_that_nobody_approved_is_not_paid(
 ) -> None:
     resume(gateway, wait(outcome=outcome))
     assert run(gateway, tmp_path, ledger)[0] == 0
-    assert len(ledger) == 1 and "calls/pay-1/claim" not in gateway.script
-    assert json.loads(gateway.bodies("finish")[0])["finish"]["output"] == {"bought": []}
-
-
-@pytest.mark.parametrize("changes", [{"cents": 20_000}, {"cents": "500"}, 7])
-def test_changes_outside_of_the_agents_policy_stop_it(
-    gateway: ScriptedGateway, tmp_path: Path, ledger: list[dict[str, Any]], changes: Any
-) -> None:
-    resume(gateway, wait(outcome="changed", changes=changes))
-    code, _, err = run(gateway, tmp_path, ledger)
-    assert code == 1 and "fatal: the changes are not within this agent's policy" in err
-    assert len(ledger) == 1
+    assert len(ledger) == 1 and end(gateway)["reason"] == "NotApproved"

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fs, process};
@@ -147,7 +147,8 @@ impl Builder {
             let period = Duration::from_secs(attached.heartbeat_seconds.into());
             start_heartbeats(client.clone(), signals.clone(), period)
         });
-        Ok(Run { client, signals, term, input, attached, claims: Mutex::default(), heartbeats })
+        let (claims, read_to) = (Mutex::default(), AtomicI64::new(0));
+        Ok(Run { client, signals, term, input, attached, claims, read_to, heartbeats })
     }
 
     fn get(&self, name: &'static str) -> Result<String> {

@@ -1,8 +1,8 @@
 //! Builders for a boundary and for a tool call.
 
 use dalsegno_protocol::{
-    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Outcome, ParkMode, Payload, PlannedCall,
-    Policy, Usage,
+    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Message, Outcome, ParkMode, Payload,
+    PlannedCall, Policy, Usage,
 };
 use serde::Serialize;
 use uuid::Uuid;
@@ -125,6 +125,13 @@ impl Commit {
     /// Ends the run with this boundary.
     pub fn finish(mut self, finish: Finish) -> Self {
         self.request.outcome = Some(Outcome::Finish(finish));
+        self
+    }
+
+    /// Takes messages of the inbox with this boundary: no later attempt reads them again, unless a rewind undoes the
+    /// boundary.
+    pub fn take(mut self, messages: &[Message]) -> Self {
+        self.request.inbox.extend(messages.iter().map(|message| message.position));
         self
     }
 

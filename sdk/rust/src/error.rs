@@ -98,6 +98,9 @@ pub enum Error {
         /// The id of the call.
         id: String,
     },
+    /// A boundary has taken the message that answered this wait: another message needs another id.
+    #[error("a boundary has taken the message of this wait")]
+    MessageTaken,
     /// The tool returned an error, so it is unknown whether it took effect.
     #[error("the tool of call {id} left its outcome unknown")]
     Tool {

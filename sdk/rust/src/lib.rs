@@ -35,6 +35,7 @@ mod commit;
 mod connection;
 mod error;
 mod http;
+mod inbox;
 mod json;
 mod race;
 mod records;
@@ -46,10 +47,11 @@ pub use attach::Builder;
 pub use commit::{Commit, ToolCall, failed, succeeded};
 pub use dalsegno_protocol::{
     Boundary, Call, CallOutcome, Channel, Code, CommitResponse, CommitResult, CompleteOutcome, Decision,
-    Finish, FinishOutcome, Head, OnTimeout, ParkMode, Payload, Policy, Problem, RawValue, Record, State,
-    Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning, env,
+    Finish, FinishOutcome, Head, Message, OnTimeout, ParkMode, Payload, Policy, Problem, RawValue, Record,
+    State, Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning, env,
 };
 pub use error::{Error, Result, ToolError};
+pub use inbox::UserTurn;
 pub use records::{RecordChanges, Records};
 pub use run::Run;
 pub use waits::WaitFor;

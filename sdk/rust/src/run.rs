@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::process;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
@@ -28,6 +28,8 @@ pub struct Run {
     pub(crate) attached: AttachResponse,
     /// Claims that have been or will be sent and are not known to be over, by call id.
     pub(crate) claims: Mutex<HashMap<String, Claim>>,
+    /// Position of the last message that this process has read.
+    pub(crate) read_to: AtomicI64,
     /// Passes the length of the lease, in seconds, to the heartbeats. Dropping it ends them.
     pub(crate) heartbeats: Option<Sender<u32>>,
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dalsegno_protocol::{
-    Code, OnTimeout, ParkMode, ParkRequest, ParkResponse, ParkResult, Wait, WaitAnswer, WaitKind, WaitRequest,
+    Code, Message, OnTimeout, ParkMode, ParkRequest, ParkResponse, ParkResult, Wait, WaitAnswer, WaitKind,
+    WaitRequest,
 };
 use serde::Serialize;
 use uuid::Uuid;
@@ -168,6 +169,21 @@ impl Run {
             } else {
                 self.read_wait(id, Duration::ZERO)?
             };
+        }
+    }
+
+    /// As [`Self::wait_for`], for [`WaitFor::message`]: returns the message, or `None` if the deadline passed first. Take
+    /// it with [`crate::Commit::take`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::MessageTaken`] if a boundary has taken the message.
+    pub fn wait_for_message(&self, id: &str, wait: &WaitFor) -> Result<Option<Message>> {
+        let Some(position) = self.wait_for(id, wait)?.position else { return Ok(None) };
+        let first = self.inbox_page(&format!("after={}&limit=1", position - 1))?.messages.into_iter().next();
+        match first {
+            Some(message) if message.position == position => Ok(Some(message)),
+            _ => Err(Error::MessageTaken),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What runs in the background of the agent's loop: the heartbeats and the handler of SIGTERM.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use std::{process, thread};
@@ -19,12 +19,14 @@ pub const GRACE: Duration = Duration::from_secs(10);
 /// With three heartbeats per lease, two may be lost.
 const HEARTBEATS_PER_LEASE: u32 = 3;
 
-/// What is asked of the worker, according to the gateway's latest answer.
+/// What is asked of the worker, and how far its inbox reaches, according to the gateway's latest answer.
 #[derive(Default)]
 pub(crate) struct WorkerSignals {
     pub(crate) suspend: AtomicBool,
     pub(crate) cancel: AtomicBool,
     pub(crate) limit: AtomicBool,
+    /// Position of the newest message.
+    pub(crate) inbox: AtomicI64,
 }
 
 impl WorkerSignals {
@@ -32,6 +34,7 @@ impl WorkerSignals {
     pub(crate) fn update(&self, flags: Flags) {
         self.suspend.store(flags.suspend, Ordering::SeqCst);
         self.limit.store(flags.limit, Ordering::SeqCst);
+        self.inbox.fetch_max(flags.inbox, Ordering::SeqCst);
         self.cancel.fetch_or(flags.cancel, Ordering::SeqCst);
     }
 }

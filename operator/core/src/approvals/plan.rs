@@ -74,6 +74,18 @@ pub(crate) fn plan(facts: &Facts<'_>) -> ApprovalPlan {
     plan
 }
 
+/// Where there are no AgentApprovals, as on a laptop: people decide in the store, so no decision can be missed.
+pub(crate) fn plan_without_objects(row: &RunRecord) -> ApprovalPlan {
+    let mut plan = ApprovalPlan::default();
+    let is_approval = |it: &&OpenWait| it.kind == WaitKind::Approval && row.finish.is_none();
+    for wait in row.waits.iter().filter(is_approval) {
+        if plan.is_due(row, wait) {
+            plan.act(ApprovalEffect::TimeOutWait(row.id, WaitKey::of(wait)));
+        }
+    }
+    plan
+}
+
 impl ApprovalPlan {
     fn act(&mut self, effect: ApprovalEffect) {
         self.effects.push(Effect::Approval(Box::new(effect)));
@@ -193,24 +205,29 @@ impl ApprovalPlan {
     /// If the deadline has passed, and the approval asks for something then: looks whether somebody has decided meanwhile,
     /// and if not, times it out.
     fn time_out(&mut self, facts: &Facts<'_>, wait: &OpenWait, seen: &ObservedApproval) {
-        let Some(deadline) = wait.deadline_at else { return };
-        let left = deadline.duration_since(facts.row.now);
-        if left.is_positive() {
-            return self.look_again(Duration::try_from(left).unwrap_or(SOON));
-        }
-        let is_parked_on = || facts.row.parked_on().any(|it| WaitKey::of(it) == WaitKey::of(wait));
-        let acts = match wait.on_timeout {
-            OnTimeout::Answer => true,
-            OnTimeout::Hold => wait.timed_out_at.is_none() && is_parked_on(),
-            OnTimeout::Fail => is_parked_on(),
-        };
-        if !acts {
+        if !self.is_due(facts.row, wait) {
             return;
         }
         self.act(match seen.live {
             true => ApprovalEffect::TimeOutWait(facts.row.id, WaitKey::of(wait)),
             false => ApprovalEffect::ReadApproval(seen.name().to_owned()),
         });
+    }
+
+    /// Whether the deadline has passed, and the approval asks for something then.
+    fn is_due(&mut self, row: &RunRecord, wait: &OpenWait) -> bool {
+        let Some(deadline) = wait.deadline_at else { return false };
+        let left = deadline.duration_since(row.now);
+        if left.is_positive() {
+            self.look_again(Duration::try_from(left).unwrap_or(SOON));
+            return false;
+        }
+        let is_parked_on = || row.parked_on().any(|it| WaitKey::of(it) == WaitKey::of(wait));
+        match wait.on_timeout {
+            OnTimeout::Answer => true,
+            OnTimeout::Hold => wait.timed_out_at.is_none() && is_parked_on(),
+            OnTimeout::Fail => is_parked_on(),
+        }
     }
 
     /// An object whose approval is not open, and whose status does not say so yet.

@@ -99,7 +99,9 @@ mod tests {
             ("spec.failurePolicy", |it| it["failurePolicy"] = json!("Ignore")),
             ("spec.validations", |it| it["validations"] = json!([])),
             ("spec.validations[0].expression", |it| it["validations"][0]["expression"] = json!("1 == 1")),
-            ("spec.matchConditions", |it| it["matchConditions"] = json!([{ "name": "n", "expression": "false" }])),
+            ("spec.matchConditions", |it| {
+                it["matchConditions"] = json!([{ "name": "n", "expression": "false" }])
+            }),
             ("spec.matchConstraints.excludeResourceRules", |it| {
                 it["matchConstraints"]["excludeResourceRules"] = json!([{ "resources": ["*"] }]);
             }),

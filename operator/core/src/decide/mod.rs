@@ -68,6 +68,7 @@ fn plan_approvals(
             let four_eyes = Settings::of(run, &observed.agent).four_eyes;
             approvals::plan(&approvals::Facts { run, row, approvals, four_eyes, now })
         }
+        (StoreConsistency::Row(row), None) => approvals::plan_without_objects(row),
         (StoreConsistency::Row(_) | StoreConsistency::Unknown(_) | StoreConsistency::NewRun, _)
         | (StoreConsistency::Hold(_) | StoreConsistency::OrphanedTerminal, _) => Default::default(),
     }

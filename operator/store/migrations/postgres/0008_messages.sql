@@ -62,7 +62,7 @@ END
 $$;
 
 -- One step of retention: as `ds_expire_v1`, and then the values of messages.
-CREATE FUNCTION ds_expire_v2(_run uuid, _limit bigint, _bytes bigint, OUT expired uuid, OUT touched bigint, OUT done boolean)
+CREATE FUNCTION ds_expire_v3(_run uuid, _limit bigint, _bytes bigint, OUT expired uuid, OUT touched bigint, OUT done boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     gone_ bigint;
@@ -91,7 +91,7 @@ END
 $$;
 
 -- Deletes messages, and then the rest of the run as `ds_purge_v1` does.
-CREATE FUNCTION ds_purge_v2(_run uuid, _last bigint, _limit bigint, OUT done boolean, OUT touched bigint)
+CREATE FUNCTION ds_purge_v3(_run uuid, _last bigint, _limit bigint, OUT done boolean, OUT touched bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     gone_ bigint;

@@ -17,7 +17,7 @@ const RUNS_TO_PURGE: &str = "SELECT id, coalesce(finish_at, over_at) AS ended_at
 /// Fails without the right to delete runs. Otherwise the audit would record purges that cannot happen.
 const CHECK_RIGHT: &str = "DELETE FROM runs WHERE false";
 
-const PURGE: &str = "SELECT done, touched FROM ds_purge_v2($1, $2, $3)";
+const PURGE: &str = "SELECT done, touched FROM ds_purge_v3($1, $2, $3)";
 
 const FORGET: &str = "SELECT next, touched FROM ds_forget_purges_v1($1, $2)";
 

@@ -20,7 +20,7 @@ const EXPIRED: &str = "WITH due AS MATERIALIZED ( \
 
 const DROP_REVISIONS: &str = "SELECT ds_drop_revisions_v1($1, $2) AS rows";
 
-const EXPIRE: &str = "SELECT expired, touched, done FROM ds_expire_v2($1, $2, $3)";
+const EXPIRE: &str = "SELECT expired, touched, done FROM ds_expire_v3($1, $2, $3)";
 
 impl Postgres {
     pub(super) async fn do_runs_to_expire(&self, after: RunId) -> DbResult<Vec<RunId>> {

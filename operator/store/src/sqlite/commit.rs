@@ -15,7 +15,7 @@ use super::open_calls;
 use super::records::{self, RecordsAt};
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
-use super::transitions::transact;
+use super::transact::transact;
 use super::waits;
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;

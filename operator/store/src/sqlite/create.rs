@@ -4,7 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::database::Sqlite;
 use super::read::find_existing;
-use super::transitions::{apply, transact};
+use super::transact::{apply, transact};
 use crate::db_error::DbResult;
 use crate::transitions::{
     Abandon, Adopt, CreateStep, Decision, MarkDeleted, Transition as _, create, next_create_step,

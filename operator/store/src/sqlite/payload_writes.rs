@@ -3,7 +3,7 @@
 
 use super::boundary::PreparedCommit;
 use super::database::{Sqlite, with_timeout};
-use super::transitions::transact;
+use super::transact::transact;
 use super::{calls, records, waits};
 use crate::encoded_ops::{self, EncodedOps};
 use crate::reads::encode_payload;

@@ -2,7 +2,7 @@
 
 use sqlx::{Row as _, SqliteConnection};
 
-use super::transitions::transact;
+use super::transact::transact;
 use crate::db_error::DbResult;
 use crate::pages::PAGE_ROWS;
 use crate::transitions::{PurgeRecord, RecordPurge};

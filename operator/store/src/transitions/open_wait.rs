@@ -6,7 +6,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::waits::{answer_by_clock, answer_message_wait, update_waits};
 use super::worker::has_capability;
-use super::{Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, UnreadQuery, WaitsQuery, text};
+use super::{
+    Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, UnreadQuery, WaitsQuery, text,
+};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{BoundaryColumn, EnumText, Hash, RunRow, StoredWait, WaitRow};
 use dalsegno_format::seal::{AadContext, BodyDigest, CallDigestsExt as _, PayloadCipher};

@@ -1,6 +1,7 @@
 //! One suite for every engine of the store. `README.md` in this directory lists what the cases require.
 #![allow(clippy::unwrap_used, reason = "a case that cannot go on has failed")]
 
+mod approval_use;
 mod attach;
 mod attempts;
 mod audit;

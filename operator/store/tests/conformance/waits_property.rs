@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use dalsegno_model::{
-    Answered, AttemptState, Class, Lifecycle, NextStep, Parked, Rewound, RunRecord, WaitAnswer, WaitAsks, WaitDecision,
+    Answered, AttemptState, Class, Lifecycle, NextStep, Parked, Rewound, RunRecord, WaitAnswer, WaitAsks,
+    WaitDecision,
 };
 use dalsegno_protocol::{Boundary, ParkMode, WaitOutcome};
 use proptest::prelude::Rng as _;
@@ -45,8 +46,19 @@ async fn play(cx: &TestContext) {
         cx.assert_audit_is_valid(model.worker.run).await;
     }
     let all = [
-        "answered", "any answered", "cancelled", "committed", "finished", "lost", "open", "past", "parked", "planned",
-        "ready", "rewound", "started",
+        "answered",
+        "any answered",
+        "cancelled",
+        "committed",
+        "finished",
+        "lost",
+        "open",
+        "past",
+        "parked",
+        "planned",
+        "ready",
+        "rewound",
+        "started",
     ];
     assert!(BTreeSet::from(all).is_subset(&seen), "{seen:?}");
 }

@@ -2,15 +2,18 @@
 
 use async_trait::async_trait;
 use dalsegno_format::audit;
-use dalsegno_model::audit::kind;
 use dalsegno_format::header::{self, Header, NO_PARENT, events_digest, ops_digest};
 use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
+use dalsegno_model::audit::kind;
 use dalsegno_model::read_transaction::{
     AuditKey, BoundaryKey, CallKey, HeadRef, LeafKey, ReadTransaction, RecordKey, RunHead, RunLeafKey,
-    StoredBatch, StoredBoundary, StoredCall, StoredMessage, StoredRecord, StoredSnapshot, StoredWait, WaitKey,
+    StoredBatch, StoredBoundary, StoredCall, StoredMessage, StoredRecord, StoredSnapshot, StoredWait,
+    WaitKey,
 };
-use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, OpenWait, Result, RunId};
+use dalsegno_model::{
+    AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, OpenWait, Result, RunId,
+};
 use dalsegno_protocol::{
     Boundary, Call, CallState, OnTimeout, Policy, RawValue, Usage, WaitKind, WaitOutcome, WaitState,
 };
@@ -127,7 +130,6 @@ impl Rows {
         self.call(run);
         self.append_audit(run, kind::REWOUND, &json!({ "undone": undone }));
         self.append_audit(run, kind::RESERVED, &json!({ "attempt": 3 }));
-        self.wait(run);
         self.sort();
     }
 
@@ -162,7 +164,7 @@ impl Rows {
     }
 
     /// Adds an approval that a person answered.
-    fn wait(&mut self, run: RunId) {
+    pub fn wait(&mut self, run: RunId) {
         let (request, answer) = (r#"{"kind":"approval",  "title":"pay"}"#, r#"{"by":"ada"}"#);
         let digest = |text: &str| header::render(&CallDigests::Plain.of(text));
         let (id, epoch, proposal_hash) = ("pay-ann", 2, [9; 32]);

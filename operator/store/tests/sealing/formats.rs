@@ -20,7 +20,7 @@ const HASH: Digest = [0x5a; 32];
 const TEXT: &[u8] = b"a payload, a payload, a payload, and once more a payload";
 
 /// One of each kind.
-const SPOTS: [AadContext<'static>; 10] = [
+const SPOTS: [AadContext<'static>; 11] = [
     AadContext::Ops(3, Boundary::Plan, COMMIT),
     AadContext::Events(3, Boundary::Result, COMMIT),
     AadContext::Arguments("pay\0the bill"),
@@ -29,6 +29,7 @@ const SPOTS: [AadContext<'static>; 10] = [
     AadContext::WaitAnswer("pay", 7),
     AadContext::Record("space", "key", None),
     AadContext::Record("space", "key", Some("entry")),
+    AadContext::Message("m1", Some("topic"), "ann"),
     AadContext::Snapshot(&HASH),
     AadContext::Chunk(&HASH),
 ];
@@ -44,6 +45,7 @@ fn name(spot: AadContext<'_>) -> &'static str {
         AadContext::WaitAnswer(..) => "waitAnswer",
         AadContext::Record(_, _, None) => "record",
         AadContext::Record(_, _, Some(_)) => "entry",
+        AadContext::Message(..) => "message",
         AadContext::Snapshot(_) => "snapshot",
         AadContext::Chunk(_) => "chunk",
     }

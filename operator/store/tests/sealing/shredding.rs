@@ -133,8 +133,8 @@ async fn plain_payloads_outlive_the_shredding(engine: &Engine) {
     let cx = engine.sealed().await;
     crate::work(&cx, &worker, 4..=12).await;
     cx.finish(&worker.finish()).await.unwrap();
-    // Three turns with a planned call and a record each, a claimed call, and a batch of one record.
-    let (before, plain) = (cx.count_unsealed(worker.run).await.unwrap(), 3 + 3 + 3 + 1 + 1);
+    // Three turns with a planned call and a record each, a claimed call, a wait, and a batch of one record.
+    let (before, plain) = (cx.count_unsealed(worker.run).await.unwrap(), 3 + 3 + 3 + 1 + 1 + 1);
     cx.shred(&shred(worker.run, "why", "who")).await.unwrap();
     assert_eq!(
         (before, cx.count_unsealed(worker.run).await.unwrap()),
@@ -155,7 +155,7 @@ async fn a_never_sealed_run_is_not_reported_as_shredded(engine: &Engine) {
     assert_eq!(cx.shred(&shred(worker.run, "why", "who")).await.unwrap(), Shredded::NeverSealed);
     assert_eq!(cx.audit(worker.run).await.unwrap().len(), before);
     assert_eq!(engine.ask("SELECT CAST(count(*) AS text) FROM data_keys").await, "0");
-    // 12 turns, each with a planned call and a record; a claimed call, a batch of one record, and a snapshot.
-    assert_eq!(cx.count_unsealed(worker.run).await.unwrap(), 3 * 12 + 3);
+    // 12 turns, each with a planned call and a record; a claimed call, a wait, a batch of one record, and a snapshot.
+    assert_eq!(cx.count_unsealed(worker.run).await.unwrap(), 3 * 12 + 4);
     read_all(&cx, worker.run).await.unwrap();
 }

@@ -6,6 +6,7 @@ mod calls;
 mod connections;
 mod gateway;
 mod heartbeats;
+mod inbox;
 mod limits;
 mod records;
 mod run;

@@ -102,7 +102,7 @@ impl Case {
 
     fn perform(&self, effect: ApprovalEffect) -> Option<EffectResult> {
         let written = |mut object: AgentApproval| {
-            object.metadata.creation_timestamp.get_or_insert(Time(ago(50)));
+            object.metadata.creation_timestamp.get_or_insert(Time(now()));
             object.metadata.uid.get_or_insert_with(|| "approval-uid".into());
             let name = object.metadata.name.clone().unwrap_or_default();
             Some(EffectResult::Approval(name, Some(Box::new(object))))
@@ -130,7 +130,9 @@ impl Case {
     }
 
     fn object(&self) -> &AgentApproval {
-        let [seen] = &self.seen.approvals.as_ref().unwrap().objects[..] else { panic!("{:#?}", self.seen.approvals) };
+        let [seen] = &self.seen.approvals.as_ref().unwrap().objects[..] else {
+            panic!("{:#?}", self.seen.approvals)
+        };
         &seen.object
     }
 
@@ -211,15 +213,19 @@ fn an_object_is_created_only_once_the_policies_are_obeyed_everywhere() {
 
 #[test]
 fn a_decision_answers_the_wait() {
-    for (verdict, outcome) in
-        [("Approved", WaitOutcome::Approved), ("Denied", WaitOutcome::Denied), ("Changed", WaitOutcome::Changed)]
-    {
+    for (verdict, outcome) in [
+        ("Approved", WaitOutcome::Approved),
+        ("Denied", WaitOutcome::Denied),
+        ("Changed", WaitOutcome::Changed),
+    ] {
         let mut decision = decision(verdict, "alice");
         if verdict == "Changed" {
             decision["changes"] = json!({ "cents": 3 });
         }
         let mut case = case(|_| {}).decided(json!({ "decision": decision }));
-        let Some(ApprovalEffect::AnswerWait(_, answer)) = case.until("answer-wait") else { panic!("{verdict}") };
+        let Some(ApprovalEffect::AnswerWait(_, answer)) = case.until("answer-wait") else {
+            panic!("{verdict}")
+        };
         assert_eq!((answer.outcome, &*answer.id, answer.epoch), (outcome, "pay", 3));
         assert_eq!((&*answer.decision.by, answer.decision.reason.as_deref()), ("alice", Some("because")));
         let changes = answer.decision.changes.map(|it| it.get().to_owned());
@@ -242,10 +248,15 @@ fn no_decision_counts_before_the_policies_were_looked_at_or_while_one_is_missing
 #[test]
 fn an_object_from_before_the_policies_is_replaced_with_its_decision() {
     let mut case = case(|_| {}).decided(approved("alice"));
+    let created = &mut case.approvals().objects[0].object.metadata.creation_timestamp;
+    *created = Some(Time(ago(50)));
     case.approvals().policies = PolicyState::InPlace { since: ago(49) };
     assert!(matches!(case.until("delete-approval"), Some(ApprovalEffect::Delete { .. })));
     let object = case.settle();
-    assert_eq!((object.spec.decision.is_none(), pending(&object)), (true, (true, ApprovalReason::AwaitingDecision)));
+    assert_eq!(
+        (object.spec.decision.is_none(), pending(&object)),
+        (true, (true, ApprovalReason::AwaitingDecision))
+    );
 }
 
 #[test]
@@ -273,7 +284,9 @@ fn a_decision_about_another_proposal_or_with_large_changes_is_removed() {
     other["proposalHash"] = json!(HASH.replace('7', "8"));
     let mut large = decision("Changed", "alice");
     large["changes"] = json!("x".repeat(17_000));
-    for (decision, reason) in [(other, ApprovalReason::OtherProposal), (large, ApprovalReason::ChangesTooLarge)] {
+    for (decision, reason) in
+        [(other, ApprovalReason::OtherProposal), (large, ApprovalReason::ChangesTooLarge)]
+    {
         let mut case = case(|_| {}).decided(json!({ "decision": decision }));
         let object = case.settle();
         assert_eq!(pending(&object), (true, reason));
@@ -295,7 +308,9 @@ fn outcome(facts: FourEyes, spec: Value) -> String {
     case.given.run.spec.four_eyes = Some(true);
     let mut case = case.decided(spec).four_eyes(facts);
     match case.until("answer-wait") {
-        Some(ApprovalEffect::AnswerWait(_, answer)) => format!("{:?} by {}", answer.outcome, answer.decision.by),
+        Some(ApprovalEffect::AnswerWait(_, answer)) => {
+            format!("{:?} by {}", answer.outcome, answer.decision.by)
+        }
         _ => pending(case.object()).1.to_string(),
     }
 }
@@ -355,7 +370,10 @@ fn an_approval_times_out_only_after_a_live_read_without_a_decision() {
     let object = case.until("time-out-wait").map(|_| case.object().clone()).unwrap();
     case.approvals().objects = vec![ObservedApproval { object: object.clone(), live: false }];
     let names: Vec<_> = case.effects().iter().map(ApprovalEffect::name).collect();
-    assert_eq!(names, ["read-approval"], "the cache proves nothing");
+    assert!(
+        names.contains(&"read-approval") && !names.contains(&"time-out-wait"),
+        "the cache proves nothing: {names:?}"
+    );
     // Somebody has decided meanwhile: that counts, although the deadline has passed.
     let mut decided = object;
     decided.spec.decision = serde_json::from_value(decision("Approved", "alice")).unwrap();
@@ -385,7 +403,8 @@ fn hold_and_fail_wait_until_the_run_is_parked_on_the_approval() {
 #[test]
 fn a_held_approval_stays_open_for_a_decision() {
     let late = |wait: &mut OpenWait| {
-        (wait.deadline_at, wait.on_timeout, wait.timed_out_at) = (Some(ago(9)), OnTimeout::Hold, Some(ago(8)));
+        (wait.deadline_at, wait.on_timeout, wait.timed_out_at) =
+            (Some(ago(9)), OnTimeout::Hold, Some(ago(8)));
     };
     assert_eq!(pending(&case(late).settle()), (true, ApprovalReason::Overdue));
     assert!(case(late).decided(approved("alice")).until("answer-wait").is_some());
@@ -454,7 +473,11 @@ fn an_api_server_that_refuses_does_not_keep_the_run_from_its_worker() {
     case.seen = Observed { approvals, ..case.given.observed() };
     case.seen.apply(EffectResult::ApprovalFailed("forbidden".into()));
     let decision = case.decide();
-    assert!(decision.effects.iter().any(|it| matches!(it, Effect::CreateWorker { .. })), "{:?}", decision.effects);
+    assert!(
+        decision.effects.iter().any(|it| matches!(it, Effect::CreateWorker { .. })),
+        "{:?}",
+        decision.effects
+    );
     assert!(decision.requeue.is_some());
 }
 
