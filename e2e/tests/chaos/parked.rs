@@ -98,7 +98,7 @@ fn points(effects: impl Iterator<Item = String>) -> Vec<String> {
 
 /// Waits until the operator has died at each of these points. Its pod dies once at each.
 async fn expect_all_hit(ctx: &TestContext, when: &str, points: &[String]) -> Result<usize> {
-    let hit = async || Ok(usize::try_from(ctx.operator.restarts().await?)?);
+    let hit = async || -> Result<usize> { Ok(usize::try_from(ctx.operator.restarts().await?)?) };
     let all = eventually(format!("{} crashes while {when}", points.len()), secs(60), async || {
         Ok(Some(hit().await?).filter(|hit| *hit == points.len()))
     });
