@@ -84,8 +84,7 @@ async fn learn(ctx: &TestContext) -> Result<Learned> {
     let before = ctx.operator.effects().await?;
     let asked = ask(ctx, "learn").await?;
     let parked = ctx.operator.effects().await?;
-    let mut learned =
-        Learned { parking: performed_since(ctx, &before).await?, going_on: BTreeSet::new() };
+    let mut learned = Learned { parking: performed_since(ctx, &before).await?, going_on: BTreeSet::new() };
     go_on(ctx, &asked).await?;
     learned.going_on = performed_since(ctx, &parked).await?;
     Ok(learned)
@@ -117,7 +116,10 @@ async fn an_operator_that_dies_at_any_step_of_a_wait_lets_the_run_go_on_once() -
     ctx.grant(PERSON, APPROVER).await?;
     let Learned { parking, going_on } = learn(&ctx).await?;
     for expected in ["create-approval", "answer-wait", "settle-time", "create-worker", "status"] {
-        anyhow::ensure!(parking.contains(expected) || going_on.contains(expected), "{expected} was not learned");
+        anyhow::ensure!(
+            parking.contains(expected) || going_on.contains(expected),
+            "{expected} was not learned"
+        );
     }
     let parking = points(parking.difference(&going_on).cloned());
     let going_on = points(going_on.into_iter());

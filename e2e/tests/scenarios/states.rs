@@ -28,7 +28,9 @@ impl State {
                 (json!({ "turns": 3, "script": crash }), json!({ "recovery": { "backoff": slow } }))
             }
             Self::Suspended => (json!({ "turns": 3 }), json!({ "operatingMode": "Suspended" })),
-            Self::Waiting => (json!({ "turns": 3, "waits": [{ "afterTurn": 1, "kind": "message" }] }), json!({})),
+            Self::Waiting => {
+                (json!({ "turns": 3, "waits": [{ "afterTurn": 1, "kind": "message" }] }), json!({}))
+            }
             Self::Held => {
                 (json!({ "turns": 3, "script": crash }), json!({ "recovery": { "maxRecoveryAttempts": 0 } }))
             }
@@ -63,7 +65,9 @@ async fn perform(run: &Run<'_>, verb: Verb) -> Result {
         Verb::Suspend => run.suspend().await,
         Verb::Resume => run.resume().await,
         Verb::Cancel => run.cancel().await,
-        Verb::Grant => run.patch_spec(json!({ "recovery": { "resetGeneration": 1, "maxRecoveryAttempts": 5 } })).await,
+        Verb::Grant => {
+            run.patch_spec(json!({ "recovery": { "resetGeneration": 1, "maxRecoveryAttempts": 5 } })).await
+        }
     }
 }
 

@@ -64,7 +64,8 @@ async fn a_run_that_waits_for_a_time_holds_no_pod_and_goes_on_at_the_next_turn()
         { "afterTurn": 2, "kind": "until", "seconds": 15 },
         { "afterTurn": 4, "kind": "until", "seconds": 2, "inCommit": true },
     ]);
-    let run = ctx.start("run", &Agent::new(json!({ "turns": 6, "turnSeconds": 0.1, "waits": waits }))).await?;
+    let run =
+        ctx.start("run", &Agent::new(json!({ "turns": 6, "turnSeconds": 0.1, "waits": waits }))).await?;
     let status = run.wait_for(Summary::Waiting, secs(60)).await?;
     assert_eq!((status.reason, status.turn()), (Some(Reason::Until), 2));
     assert!(status.is_true(ConditionType::Ready) && !status.is_true(ConditionType::Stalled), "{status:#?}");
@@ -90,7 +91,8 @@ async fn a_run_that_waits_for_a_time_holds_no_pod_and_goes_on_at_the_next_turn()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_asks_and_does_not_park_is_parked_at_its_progress_deadline_without_a_charge() -> Result {
+async fn a_worker_that_asks_and_does_not_park_is_parked_at_its_progress_deadline_without_a_charge() -> Result
+{
     let ctx = TestContext::new("waits-silent").await?;
     let deadline = json!({ "liveness": { "progressDeadlineSeconds": 6 } });
     let (run, worker) = start(&ctx, "run", deadline).await?;
@@ -120,7 +122,12 @@ async fn an_agent_that_parks_again_and_again_without_progress_is_slowed_down() -
         let parking = Instant::now();
         park(&worker, &id).await?;
         let (next, attached) = ctx.play(&run, attempt + 1).await?;
-        assert!(parking.elapsed() >= secs(least), "attempt {} began after {:?}", attempt + 1, parking.elapsed());
+        assert!(
+            parking.elapsed() >= secs(least),
+            "attempt {} began after {:?}",
+            attempt + 1,
+            parking.elapsed()
+        );
         let answers = attached.waits.iter().filter(|wait| wait.state == WaitState::Answered).count();
         assert_eq!(answers, attempt as usize, "{attached:?}");
         worker = next;
