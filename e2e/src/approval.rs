@@ -62,6 +62,17 @@ impl TestContext {
         Ok(Asked { ctx: self, run, worker, name })
     }
 
+    /// Approves what the run asks for with this wait, as this user, who has [`APPROVER`].
+    pub async fn approve(&self, user: &str, run: &Run<'_>, wait: &str) -> Result {
+        let approval = self.approval_of(&run.name, wait).await?;
+        let decision = json!({ "verdict": "Approved", "proposalHash": approval.spec.proposal_hash,
+                               "reason": "it is due", "by": user });
+        let change = json!({ "spec": { "decision": decision } });
+        let client = self.as_user(user).await?;
+        objects::patch::<AgentApproval>(&client, &self.namespace, &approval.name_any(), &change).await?;
+        Ok(())
+    }
+
     /// Waits for the AgentApproval of a wait.
     pub async fn approval_of(&self, run: &str, wait: &str) -> Result<AgentApproval> {
         eventually(format!("the AgentApproval of wait {wait} of run {run}"), LIMIT, async || {

@@ -1,5 +1,6 @@
 //! The installed Dal Segno: its Deployment, its pods, its log.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,6 +11,7 @@ use kube::{Client, ResourceExt};
 
 use crate::Result;
 use crate::cluster::{Cluster, Processes};
+use crate::http::Request;
 use crate::process::{self, UndoGuard};
 use crate::wait::eventually;
 
@@ -18,6 +20,9 @@ pub const NAMESPACE: &str = "dalsegno-system";
 
 /// Name of the release and of its Deployment.
 pub const RELEASE: &str = "dalsegno";
+
+/// Port of its health checks and metrics.
+const HEALTH_PORT: u16 = 8081;
 
 /// Limit for the operator's pods to become ready or to end.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -88,15 +93,20 @@ impl Operator {
         cluster.processes(&pod, &container.name).await
     }
 
-    /// Scales the Deployment to 0 and waits until it has no pod. Waits for the namespaces of earlier tests first: their
-    /// runs have a finalizer that only the operator removes.
-    pub async fn scale_down(&self) -> Result<OperatorChange> {
+    /// Waits for the namespaces of earlier tests, whose runs it cleans up.
+    pub async fn is_done_with_earlier_tests(&self) -> Result {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         eventually("no namespace of an earlier test is being deleted", LIMIT, async || {
             let all = namespaces.list(&ListParams::default().labels("e2e")).await?;
             Ok(all.iter().all(|namespace| namespace.metadata.deletion_timestamp.is_none()).then_some(()))
         })
-        .await?;
+        .await
+    }
+
+    /// Scales the Deployment to 0 and waits until it has no pod. Waits for the namespaces of earlier tests first: their
+    /// runs have a finalizer that only the operator removes.
+    pub async fn scale_down(&self) -> Result<OperatorChange> {
+        self.is_done_with_earlier_tests().await?;
         let replicas = self.deployments().get(self.name).await?.spec.and_then(|spec| spec.replicas);
         let original = format!("--replicas={}", replicas.unwrap_or(1));
         let change = self.change(&["scale"], "--replicas=0", &original).await?;
@@ -138,6 +148,19 @@ impl Operator {
             Ok((is_observed && are_ready && no_others).then_some(()))
         })
         .await
+    }
+
+    /// How often its only pod has performed each effect since it was started, from its metrics.
+    pub async fn effects(&self) -> Result<BTreeMap<String, u64>> {
+        let pod = self.pod().await?;
+        let ip = pod.status.and_then(|status| status.pod_ip).context("a ready pod without an address")?;
+        let metrics = Request::get(format!("http://{ip}:{HEALTH_PORT}/metrics")).send().await?.body;
+        let count = |line: &str| {
+            let (effect, count) =
+                line.strip_prefix("dalsegno_operator_effects_total{effect=\"")?.split_once("\"} ")?;
+            Some((effect.to_owned(), count.parse().ok()?))
+        };
+        Ok(metrics.lines().filter_map(count).collect())
     }
 
     /// The last lines of its pods' logs.

@@ -28,6 +28,7 @@ pub struct Input {
     pub ignore_cancel: bool,
     pub ignore_suspend: bool,
     pub ignore_limit: bool,
+    pub messages: bool,
     pub waits: Vec<WaitEntry>,
     pub script: Vec<ScriptEntry>,
 }
@@ -51,6 +52,7 @@ impl Default for Input {
             ignore_cancel: false,
             ignore_suspend: false,
             ignore_limit: false,
+            messages: false,
             waits: Vec::new(),
             script: Vec::new(),
         }

@@ -21,6 +21,9 @@ use crate::ledger::{Entry, Ledger};
 use crate::lossy_proxy::LossyProxy;
 use crate::state::State;
 
+/// The topic of the message that lets the agent finish.
+const FINISH: &str = "finish";
+
 fn main() -> anyhow::Result<()> {
     let input = Input::read()?;
     match input.freeze_time() {
@@ -89,8 +92,12 @@ impl Agent {
             let entry = self.call(turn)?;
             self.perform_actions(TurnPoint::AfterCall, turn);
 
-            let mut commit = state.commit(turn, entry, &self.input)?;
-            if turn == self.input.turns && !self.input.finish_separately {
+            let messages = if self.input.messages { self.run.read_inbox()? } else { Vec::new() };
+            state.take(&messages);
+            let mut commit = state.commit(turn, entry, &self.input)?.take(&messages);
+            let is_last =
+                turn == self.input.turns || messages.iter().any(|it| it.topic.as_deref() == Some(FINISH));
+            if is_last && !self.input.finish_separately {
                 commit = commit.finish(self.finish());
                 finished = true;
             }
@@ -105,6 +112,12 @@ impl Agent {
                 if answer.result == CommitResult::Duplicate { " (the answer had been lost)" } else { "" };
             println!("turn {turn} committed attempt={}{repeated}", self.run.attempt());
             self.perform_actions(TurnPoint::AfterCommit, turn);
+            if finished {
+                break;
+            }
+        }
+        if self.input.messages {
+            self.ledger.note(&format!("messages {}", state.messages().join(" ")));
         }
         if !finished {
             self.run.finish(self.finish())?;

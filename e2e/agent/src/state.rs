@@ -1,7 +1,7 @@
 //! The agent's state: one entry per turn, so that a lost or repeated turn is found at once.
 
 use anyhow::Context;
-use dalsegno_sdk::{Class, Commit, Run, terminate};
+use dalsegno_sdk::{Class, Commit, Message, Run, terminate};
 use serde::{Deserialize, Serialize};
 
 use crate::input::Input;
@@ -22,13 +22,20 @@ pub struct State {
 struct Content {
     turns: Vec<Entry>,
     pad: String,
+    /// The ids of the messages that were taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    messages: Vec<String>,
 }
 
 impl State {
     /// Reads the state that the last attempt committed. Ends the attempt as fatal if a turn is missing or occurs twice.
     pub fn resume(run: &Run, channels: bool) -> anyhow::Result<Self> {
         let content = if channels {
-            Content { turns: run.list(TURNS)?, pad: run.value(PAD)?.unwrap_or_default() }
+            Content {
+                turns: run.list(TURNS)?,
+                pad: run.value(PAD)?.unwrap_or_default(),
+                messages: Vec::new(),
+            }
         } else {
             run.state()?.unwrap_or_default()
         };
@@ -40,6 +47,16 @@ impl State {
             );
         }
         Ok(Self { channels, content })
+    }
+
+    /// Adds messages that the next commit takes.
+    pub fn take(&mut self, messages: &[Message]) {
+        self.content.messages.extend(messages.iter().map(|message| message.id.clone()));
+    }
+
+    /// The ids of the messages that were taken, in that order.
+    pub fn messages(&self) -> &[String] {
+        &self.content.messages
     }
 
     /// The commit of a turn with this entry, padded as the input says.

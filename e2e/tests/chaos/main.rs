@@ -8,6 +8,7 @@ mod nodes;
 mod operator_crash;
 mod operator_scaled_down;
 mod outages;
+mod parked;
 mod postgres;
 mod prior_run;
 mod release;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 /// The operator's environment variable that names the point at which the process ends itself, once in the life of its
 /// pod.
-const CRASH_AT: &str = "DALSEGNO_CRASH_AT";
+pub const CRASH_AT: &str = "DALSEGNO_CRASH_AT";
 
 /// If this variable is set, each point is tested with every kind of death, else with one.
 const FULL_MATRIX: &str = "DALSEGNO_E2E_CRASH_MATRIX";

@@ -10,6 +10,7 @@ use futures::future::try_join_all;
 use serde_json::json;
 
 use crate::healthy::Healthy;
+use crate::parked::Parked;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_operators_without_leader_election_create_one_pod_per_attempt() -> Result {
@@ -39,12 +40,15 @@ async fn two_operators_without_leader_election_create_one_pod_per_attempt() -> R
     postgres.remove().await
 }
 
-/// Two outages with the same runs. Another run loses its pod while the store is unavailable.
+/// Two outages with the same runs. Another run loses its pod while the store is unavailable, and ten are parked: they sleep
+/// through the outages and a restart of the operator, and the time of two of them comes meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_waits_for_the_store() -> Result
 {
     let ctx = TestContext::new("store-outage").await?;
     let postgres = Postgres::install(&ctx.client, 1).await?;
+    let parked = Parked::start(&ctx).await?;
+    parked.expect_quiet_restart().await?;
     let healthy = Healthy::start(&ctx, 60).await?;
     let evicted = ctx.start("evicted", &Agent::new(json!({ "turns": 12, "turnSeconds": 0.3 }))).await?;
     evicted.wait_for_turn(3).await?;
@@ -68,7 +72,9 @@ async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_wa
     scaled_down.revert().await?;
     healthy.expect_first_attempts().await?;
     healthy.expect_success().await?;
-    for run in healthy.runs.iter().chain([&evicted]) {
+    parked.expect_no_pods()?;
+    parked.go_on().await?;
+    for run in healthy.runs.iter().chain([&evicted]).chain(parked.runs()) {
         run.delete(secs(30)).await?;
     }
     ctx.end().await?;

@@ -29,7 +29,7 @@ const SEED: &str = "DALSEGNO_SEED";
 /// The time of the faults without [`SECONDS`].
 const SLICE: Duration = secs(180);
 
-/// Lanes. Each starts one run after the other.
+/// Lanes. Each starts one run after the other. The runs of every third lane park on times now and then.
 const LANES: usize = 10;
 
 /// Turns of each run, of 0.3 s.
@@ -126,7 +126,13 @@ async fn start_runs(ctx: &TestContext, lane: usize, end: Instant) -> Result<Vec<
         },
         "liveness": { "heartbeatTimeoutSeconds": 10 },
     });
-    let script = json!({ "turns": TURNS, "turnSeconds": 0.3, "heartbeat": lane.is_multiple_of(2) });
+    let mut script = json!({ "turns": TURNS, "turnSeconds": 0.3, "heartbeat": lane.is_multiple_of(2) });
+    if lane.is_multiple_of(3) {
+        script["waits"] = json!([
+            { "every": 16, "kind": "until", "seconds": 2 },
+            { "every": 25, "kind": "until", "seconds": 1, "inCommit": true },
+        ]);
+    }
     let agent = Agent::new(script).spec(patient);
     let mut attempts = Vec::new();
     while Instant::now() < end {

@@ -19,6 +19,7 @@ mod invalid_manifests;
 mod limits;
 mod liveness;
 mod loop_detector;
+mod messages;
 mod retention;
 mod states;
 mod suspend;

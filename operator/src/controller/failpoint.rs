@@ -1,29 +1,30 @@
-//! Aborts the process at a chosen step, once. Tests use it to prove that a crash between any two calls loses nothing.
+//! Aborts the process at chosen steps, at each of them once. Tests use it to prove that a crash between any two calls loses
+//! nothing.
 
 use std::path::{Path, PathBuf};
 
-/// Aborts before or after the first effect of a given name.
+/// Aborts before or after the first effect of each given name.
 #[derive(Debug, Default)]
 pub struct Failpoint {
-    at: Option<String>,
-    marker: PathBuf,
+    at: Vec<String>,
+    folder: PathBuf,
+    pod_name: String,
 }
 
 impl Failpoint {
-    /// Parses `before:EFFECT` or `after:EFFECT`. A marker file in `folder` records that this pod has aborted there, so that
-    /// the restarted container does not abort again.
+    /// Parses `before:EFFECT` and `after:EFFECT`, with commas between them. A marker file in `folder` for each of them
+    /// records that this pod has aborted there, so that the restarted container does not abort there again.
     pub fn new(at: Option<String>, folder: &Path, pod_name: &str) -> Self {
-        let name = at.as_deref().unwrap_or_default().replace(':', "-");
-        Self { at, marker: folder.join(format!("died-{name}-{pod_name}")) }
+        let at = at.iter().flat_map(|points| points.split(',')).map(str::to_owned).collect();
+        Self { at, folder: folder.to_owned(), pod_name: pod_name.to_owned() }
     }
 
-    /// Aborts if this is the chosen step and the marker does not exist yet.
+    /// Aborts if this is a chosen step and its marker does not exist yet.
     pub fn pass(&self, when: &str, effect: &str) {
-        let Some(at) = &self.at else { return };
-        if at.split_once(':') != Some((when, effect)) || self.marker.exists() {
-            return;
-        }
-        if std::fs::write(&self.marker, at).is_ok() {
+        let is_here = |at: &&String| at.split_once(':') == Some((when, effect));
+        let Some(at) = self.at.iter().find(is_here) else { return };
+        let marker = self.folder.join(format!("died-{when}-{effect}-{}", self.pod_name));
+        if !marker.exists() && std::fs::write(&marker, at).is_ok() {
             tracing::warn!(at, "aborting at the failpoint");
             std::process::abort();
         }

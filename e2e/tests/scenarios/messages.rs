@@ -1,0 +1,121 @@
+//! People and programs send messages to a run whose worker is killed again and again.
+
+use std::collections::BTreeMap;
+
+use dalsegno_e2e::http::Request;
+use dalsegno_e2e::process::kubectl;
+use dalsegno_e2e::wait::secs;
+use dalsegno_e2e::{Agent, Result, Rights, StatusExt, TestContext, Worker};
+use dalsegno_protocol::{CommitResult, MessagesResponse, SendResponse};
+use futures::future::{try_join, try_join_all};
+use serde_json::json;
+
+/// Who sends.
+const SENDERS: [&str; 4] = ["ada", "ben", "cleo", "dan"];
+
+/// How often the worker is killed, each time while messages are sent.
+const DEATHS: i32 = 6;
+
+/// The messages of each sender per death.
+const EACH: i32 = 3;
+
+/// The right to send messages and to read them.
+const RIGHT: Rights<'static> = Rights {
+    group: "subresources.dalsegno.dev",
+    resources: &["agentruns/messages"],
+    verbs: &["create", "get"],
+};
+
+/// A sender, with the run's URL for people.
+struct Sender {
+    name: &'static str,
+    token: String,
+    url: String,
+}
+
+impl Sender {
+    async fn new(ctx: &TestContext, url: &str, name: &'static str) -> Result<Self> {
+        kubectl(["create", "serviceaccount", name, "--namespace", &ctx.namespace]).await?;
+        let create = ["create", "token", name, "--audience", "dalsegno", "--namespace", &ctx.namespace];
+        let token = kubectl(create).await?.trim().to_owned();
+        ctx.grant(&format!("system:serviceaccount:{}:{name}", ctx.namespace), RIGHT).await?;
+        Ok(Self { name, token, url: url.to_owned() })
+    }
+
+    /// Sends a message twice, as a sender does that got no answer. Returns its position and its id.
+    async fn send(&self, number: i32, topic: &str) -> Result<(i64, String)> {
+        let id = format!("{}-{number}", self.name);
+        let body = json!({ "id": id, "topic": topic, "value": { "number": number } }).to_string();
+        let send = async || -> Result<SendResponse> {
+            let post = Request::post(format!("{}/messages", self.url), body.clone()).bearer(&self.token);
+            post.send().await?.json()
+        };
+        let (first, second) = (send().await?, send().await?);
+        anyhow::ensure!(first.result == CommitResult::Ok, "{id}: {first:?}");
+        anyhow::ensure!(
+            second.result == CommitResult::Duplicate && second.position == first.position,
+            "{id}"
+        );
+        Ok((first.position, id))
+    }
+
+    async fn send_some(&self, death: i32) -> Result<Vec<(i64, String)>> {
+        let mut sent = Vec::new();
+        for number in death * EACH..(death + 1) * EACH {
+            sent.push(self.send(number, ["price", "news"][number as usize % 2]).await?);
+        }
+        Ok(sent)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_several_senders_are_each_taken_once_in_order_although_the_worker_is_killed() -> Result {
+    let ctx = TestContext::new("messages").await?;
+    let patient = json!({ "recovery": { "maxRecoveryAttempts": 50, "maxAttemptsWithoutProgress": 50 } });
+    let endless = json!({ "turns": 5000, "turnSeconds": 0.1, "messages": true });
+    let run = ctx.start("run", &Agent::new(endless).spec(patient)).await?;
+    run.wait_for_turn(1).await?;
+    let people = Worker::for_pod(&ctx.client, &run.pod().await?).await?.user_api_url();
+    let url = format!("{people}/{}/agentruns/{}", ctx.namespace, run.name);
+    let senders = try_join_all(SENDERS.map(|name| Sender::new(&ctx, &url, name))).await?;
+
+    let mut sent = BTreeMap::new();
+    for death in 0..DEATHS {
+        let kill = async || run.processes().await?.kill().await;
+        let sending = try_join_all(senders.iter().map(|sender| sender.send_some(death)));
+        let (some, ()) = try_join(sending, kill()).await?;
+        sent.extend(some.into_iter().flatten());
+        run.wait_for_attempt(death + 2, secs(60)).await?;
+    }
+    let (position, id) = senders[0].send(DEATHS * EACH, "finish").await?;
+    sent.insert(position, id);
+    let count = DEATHS * EACH * SENDERS.len() as i32 + 1;
+    assert!(sent.keys().copied().eq(1..=i64::from(count)), "{sent:?}");
+
+    let status = run.wait_for_success().await?;
+    assert_eq!((status.attempt().number, status.recovery().recovery_attempts), (DEATHS + 1, DEATHS));
+    let notes = run.notes().await?;
+    let in_state: Vec<&str> = notes
+        .iter()
+        .filter_map(|it| it.note.strip_prefix("messages "))
+        .flat_map(str::split_whitespace)
+        .collect();
+    assert_eq!(
+        in_state,
+        sent.values().map(String::as_str).collect::<Vec<_>>(),
+        "each is in the state once, in order"
+    );
+
+    let list = Request::get(format!("{url}/messages?limit=1000")).bearer(&senders[0].token).send().await?;
+    let list: MessagesResponse = list.json()?;
+    let listed: BTreeMap<i64, String> = list.messages.iter().map(|it| (it.position, it.id.clone())).collect();
+    assert_eq!(listed, sent);
+    let author = |sender: &str| format!("system:serviceaccount:{}:{sender}", ctx.namespace);
+    for message in &list.messages {
+        let sender = message.id.split('-').next().unwrap_or_default();
+        assert_eq!(message.author, author(sender), "{message:?}");
+        assert!(message.taken_by.is_some(), "{message:?}");
+    }
+    run.expect_nothing_lost_or_repeated(status.turn()).await?;
+    ctx.end().await
+}
