@@ -127,13 +127,9 @@ pub struct OperatorArgs {
     /// it. Unset: no decision counts.
     #[arg(long, env = "DALSEGNO_POLICIES", value_name = "JSON", default_value = "[]", value_parser = expected_policies)]
     pub policies: ExpectedPolicies,
-<<<<<<< HEAD
     #[command(flatten)]
     pub notifications: NotificationArgs,
     /// For tests of this program: abort once at a step of a recovery, given as before:EFFECT or after:EFFECT.
-=======
-    /// For tests of this program: abort once at each of these steps of a recovery, given as before:EFFECT or after:EFFECT.
->>>>>>> e2e
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,
 }
