@@ -41,9 +41,10 @@ def main():
     run = Run.attach()
     print(f"attempt {run.attempt} continues at turn {run.turn}", flush=True)
     if run.turn == 1:
-        run.commit(1, state={"order": make_order(run.input)})
-
-    order = run.state["order"]
+        order = make_order(run.input)
+        run.commit(1, state={"order": order})
+    else:
+        order = run.state["order"]
     answer = run.ask_approval(
         APPROVAL,
         title=f"Buy {order['item']}",
