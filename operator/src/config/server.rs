@@ -129,7 +129,7 @@ pub struct OperatorArgs {
     pub policies: ExpectedPolicies,
     #[command(flatten)]
     pub notifications: NotificationArgs,
-    /// For tests of this program: abort once at a step of a recovery, given as before:EFFECT or after:EFFECT.
+    /// For tests of this program: abort once at each of these steps of a recovery, given as before:EFFECT or after:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,
 }
