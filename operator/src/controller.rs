@@ -16,6 +16,7 @@ mod fair_queue;
 mod kubernetes_runtime;
 mod observe;
 pub mod panics;
+pub mod policies;
 mod publish;
 pub mod queue_health;
 pub mod reconcile;

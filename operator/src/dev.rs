@@ -7,6 +7,7 @@
 
 mod agent_run;
 mod decide;
+mod folder;
 mod kubelet;
 mod local_runtime;
 mod messages;
@@ -42,6 +43,7 @@ use crate::tasks::notifications::Outbox;
 use crate::tasks::retention;
 use crate::volume::VolumeFailed;
 use agent_run::Input;
+use folder::{DATABASE, operating_mode, suspend_file};
 use kubelet::Kubelet;
 use local_runtime::LocalRuntime;
 pub use local_runtime::NAMESPACE_UID;
@@ -52,10 +54,7 @@ use run_loop::{Outcome, run_until_done, shut_down};
 use signals::Signals;
 use tokens::Tokens;
 pub use verbs::act_on;
-use verbs::{operating_mode, suspend_file};
 
-/// File of the database, in the folder.
-const DATABASE: &str = "runs.db";
 /// Folder of the attempts, in the folder.
 const ATTEMPTS: &str = "attempts";
 

@@ -37,6 +37,7 @@ use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
 use crate::controller::panics::Panics;
+use crate::controller::policies::Policies;
 use crate::controller::queue_health::QueueHealth;
 use crate::controller::run_controller::RunController;
 use crate::controller::write_conflicts::WriteConflicts;
@@ -45,7 +46,6 @@ use crate::metrics::Metrics;
 use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
 use crate::tasks::notifications::{Outbox, Receiver};
-use crate::tasks::policies::Policies;
 use crate::tasks::run_counts::Ages;
 use crate::tasks::watches::{
     enqueue_runs_of, signal_when_listed, trim, watch_approvals, watch_kind, watch_nodes, watch_pods,

@@ -26,9 +26,9 @@ use tempfile::TempDir;
 use crate::cache::raw_object::RawDefinition;
 use crate::controller::context::Context;
 use crate::controller::failpoint::Failpoint;
+use crate::controller::policies::Policies;
 use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
-use crate::tasks::policies::Policies;
 
 /// Timeout of its responses.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -27,10 +27,10 @@ use crate::cache::pods::{Owner, PodCache, RunKey};
 use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::cache::run_queues::RunQueues;
+use crate::controller::policies::Policies;
 use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
 use crate::mutex::lock;
-use crate::tasks::policies::Policies;
 
 /// Timeout of writing an event, or of reading those of a pod. It is short because the status has the same information.
 pub const EVENT_TIMEOUT: Duration = Duration::from_secs(3);

@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use dalsegno_model::{Answered, OpenWait, RunRecord, Store, WaitAnswer, WaitDecision};
 use dalsegno_protocol::{RawValue, WaitKind, WaitOutcome, WaitRequest, printable};
 
-use super::verbs::{find, person};
+use super::folder::{find, person};
 use crate::config::{DevApproveArgs, DevDecisionArgs};
 use crate::output::print_line;
 

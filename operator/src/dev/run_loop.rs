@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use rustix::process::Signal;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
+use super::folder::operating_mode;
 use super::kubelet::{GRACE, Kubelet};
 use super::local_runtime::LocalRuntime;
 use super::messages::{print_held, print_over};
 use super::progress::next_turn;
 use super::signals::{Signals, StopSignal};
-use super::verbs::operating_mode;
 use crate::controller::act::perform;
 use crate::controller::error::Error;
 use crate::controller::reconcile::reconcile;

@@ -1,16 +1,15 @@
 //! What a person does with a run of `dalsegno dev`, beside the process that serves it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use dalsegno_crds::OperatingMode;
-use dalsegno_model::{NewMessage, RunRecord, Sent, Store};
+use dalsegno_model::{NewMessage, Sent};
 use dalsegno_protocol::{Limits, RawValue};
 use uuid::Uuid;
 
-use super::{DATABASE, agent_run, decide};
-use crate::config::{DevRunArgs, DevSendArgs, DevVerb};
+use super::folder::{find, person, suspend_file};
+use super::{agent_run, decide};
+use crate::config::{DevSendArgs, DevVerb};
 use crate::output::print_line;
 
 /// Does it.
@@ -40,16 +39,6 @@ pub async fn act_on(verb: DevVerb) -> anyhow::Result<()> {
     }
 }
 
-/// The file that exists while a person suspends the run: it stands for `spec.operatingMode` of an AgentRun.
-pub fn suspend_file(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}.suspended"))
-}
-
-/// The operating mode that a person requests.
-pub fn operating_mode(suspend_file: &Path) -> Option<OperatingMode> {
-    suspend_file.exists().then_some(OperatingMode::Suspended)
-}
-
 async fn send(DevSendArgs { run, topic, id, value }: DevSendArgs) -> anyhow::Result<()> {
     let (store, run) = find(&run).await?;
     let id = id.unwrap_or_else(|| Uuid::new_v4().to_string());
@@ -68,24 +57,4 @@ async fn send(DevSendArgs { run, topic, id, value }: DevSendArgs) -> anyhow::Res
         Sent::NotFound => bail!("the store no longer has the run"),
     }
     Ok(())
-}
-
-/// The user of this machine, for the audit.
-pub fn person() -> String {
-    std::env::var("USER").unwrap_or_else(|_| "a person".to_owned())
-}
-
-/// The store of the folder, opened beside the process that serves it, and the run of this name.
-pub async fn find(
-    DevRunArgs { dir, name }: &DevRunArgs,
-) -> anyhow::Result<(std::sync::Arc<dyn Store>, RunRecord)> {
-    let database = dir.join(DATABASE);
-    let database = database
-        .canonicalize()
-        .with_context(|| format!("there is no store in {}: `dalsegno dev` makes one", dir.display()))?;
-    let store = dalsegno_store::open_beside(&format!("sqlite://{}", database.display()), None).await;
-    let store = store.context("opening the store")?;
-    let run = agent_run::find(store.as_ref(), name).await?;
-    let run = run.with_context(|| format!("the store has no run {}/{name}", agent_run::NAMESPACE))?;
-    Ok((store, run))
 }

@@ -51,6 +51,7 @@ mod events;
 mod files;
 mod heartbeats;
 mod lock;
+mod message_statements;
 mod messages;
 mod namespace;
 mod open_calls;

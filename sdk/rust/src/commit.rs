@@ -1,15 +1,14 @@
 //! Builders for a boundary and for a tool call.
 
 use dalsegno_protocol::{
-    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Message, Outcome, ParkMode, Payload,
-    PlannedCall, Policy, Usage,
+    Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Message, Outcome, ParkMode, ParkRequest,
+    Payload, PlannedCall, Policy, Usage,
 };
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::Result;
 use crate::json::raw;
-use crate::waits::park_request;
 
 /// A boundary to commit with [`crate::Run::commit`]. Channels that it does not name stay unchanged.
 #[derive(Debug)]
@@ -182,4 +181,9 @@ pub fn succeeded() -> Finish {
 /// The end of a run that did not reach its goal and never will.
 pub fn failed() -> Finish {
     Finish { outcome: FinishOutcome::Failed, ..succeeded() }
+}
+
+/// The body of a park, or a boundary's.
+pub(crate) fn park_request(on: &[&str], mode: ParkMode) -> ParkRequest {
+    ParkRequest { park_id: Uuid::new_v4(), on: on.iter().map(|&id| id.to_owned()).collect(), mode }
 }

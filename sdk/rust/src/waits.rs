@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dalsegno_protocol::{
-    Code, Message, OnTimeout, ParkMode, ParkRequest, ParkResponse, ParkResult, Wait, WaitAnswer, WaitKind,
+    Code, Message, OnTimeout, ParkMode, ParkResponse, ParkResult, Wait, WaitAnswer, WaitKind,
     WaitRequest,
 };
 use serde::Serialize;
-use uuid::Uuid;
 
+use crate::commit::park_request;
 use crate::http::{CALL_TIMEOUT, percent_encode};
 use crate::json::{raw, to_bytes};
 use crate::{Error, Result, Run};
@@ -238,11 +238,6 @@ impl Run {
         let seconds = time.min(POLL).as_secs_f64().ceil();
         self.client.call(&format!("waits/{}?seconds={seconds}", percent_encode(id)), None)
     }
-}
-
-/// The body of a park, or a boundary's.
-pub(crate) fn park_request(on: &[&str], mode: ParkMode) -> ParkRequest {
-    ParkRequest { park_id: Uuid::new_v4(), on: on.iter().map(|&id| id.to_owned()).collect(), mode }
 }
 
 /// A time as RFC 3339, in UTC, to the millisecond. A time before 1970 is 1970: both have passed.

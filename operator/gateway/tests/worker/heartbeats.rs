@@ -18,7 +18,8 @@ async fn a_single_heartbeat_renews_the_lease_at_once() {
     let started = Instant::now();
     let answer = ctx.post("heartbeat", "").await.ok();
     assert!(started.elapsed() < heartbeat_batch_window / 2);
-    assert_eq!(answer, json!({ "suspend": false, "cancel": false, "limit": false, "leaseSeconds": 15 }));
+    let flags = json!({ "suspend": false, "cancel": false, "limit": false, "inbox": 0, "leaseSeconds": 15 });
+    assert_eq!(answer, flags);
     assert!(ctx.record().await.attempt.lease_renewed_at.is_some());
 }
 

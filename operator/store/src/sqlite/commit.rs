@@ -10,7 +10,7 @@ use super::admission::{self, Admission, OpenCalls, Proposal};
 use super::audit::append;
 use super::boundary::{self, AcceptedBoundary, PreparedCommit, may_be_too_large};
 use super::calls::next_ordinal;
-use super::messages;
+use super::message_statements::{self, Taken};
 use super::open_calls;
 use super::records::{self, RecordsAt};
 use super::row::RunRow;
@@ -50,7 +50,7 @@ pub(super) async fn commit(
             if commit.finish.is_none() {
                 commit.room.check()?;
             }
-            if let Some(position) = messages::first_missing(conn, row.id, &commit.inbox).await? {
+            if let Some(position) = message_statements::first_missing(conn, row.id, &commit.inbox).await? {
                 return Ok(Some(Committed::NoSuchMessage { position }));
             }
             if let Some(ParkWithBoundary(park)) = &commit.park
@@ -141,7 +141,8 @@ async fn write(
     let at = BoundaryId { turn, boundary, epoch: accepted.row.epoch };
     records::apply(conn, RecordsAt { run: commit.run, boundary: at, now }, &commit.records).await?;
     end_run(conn, now, &mut accepted.row, commit).await?;
-    messages::take(conn, now, &mut accepted.row, at, &commit.inbox).await?;
+    message_statements::take(conn, &mut accepted.row, Taken { positions: &commit.inbox, by: at, now })
+        .await?;
     if commit.finish.is_some() || !commit.calls.is_empty() || !commit.inbox.is_empty() {
         accepted.row.save(conn).await?;
     }

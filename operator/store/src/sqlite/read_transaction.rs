@@ -12,7 +12,7 @@ use super::database::{QueryExecutor, Sqlite, with_timeout};
 use super::row::RunRow;
 use super::snapshot_store::SnapshotStore;
 use super::writer::{Durability, Writer};
-use super::{anchors, branch, messages};
+use super::{anchors, branch, message_statements};
 use crate::compaction::is_dropped;
 use crate::db_error::DbResult;
 use crate::keys::Keys;
@@ -246,7 +246,7 @@ impl ReadTransaction for SqliteReadTransaction {
         let (limit, bytes) = (PAGE_ROWS as u32, PAGE_BYTES as usize);
         let query = MessageQuery { after, unread_only: false, limit, bytes };
         let (rows, _) =
-            self.read(operation, move |conn, _| Box::pin(messages::read(conn, run, query))).await?;
+            self.read(operation, move |conn, _| Box::pin(message_statements::read(conn, run, query))).await?;
         self.decode(run, rows, MessageRow::stored).await.map_err(|fault| fault.with_context(operation))
     }
 
