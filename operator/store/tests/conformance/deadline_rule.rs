@@ -15,7 +15,7 @@ on_every_persistent_engine! {
 }
 
 /// Runs, each with a row of its own.
-const RUNS: usize = 60;
+const RUNS: usize = 120;
 
 /// All that the rule reads of a run's row. Times are in seconds before the poll.
 #[derive(Clone, Debug)]
