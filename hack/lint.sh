@@ -54,6 +54,7 @@ chart() {
         listenAddress=everywhere 'watchNamespaces={Team}' operator.envs=x \
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14 \
         anchors.sink=file anchors.sink=log log=verbose \
+        notifications.url=http://a notifications.url=https://a/b 'notifications.kinds={Held}' \
         retention.purgeDays=0 gateway.memory.responses=160 gateway.memory.responses=159Mi gateway.memory.deltaBases=1000m \
         gateway.memory.bodies=64Mi operator.memory.cache=0Mi; do
         ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
@@ -63,6 +64,9 @@ chart() {
     watched=$("${template[@]}" --set 'watchNamespaces={a,b}') &&
         [[ $(grep -c 'resources: \[pods\]' <<<"$watched") = 2 && $watched = *'value: "a,b"'* ]] &&
         ! grep -A 200 '^kind: ClusterRole$' <<<"$watched" | sed '/^---/q' | grep -q pods || return 1
+    # Notifications need the Secret that signs them, and only the operator has it.
+    local notifies=(--set notifications.url=https://a/b --set notifications.existingSecret.name=hook)
+    [[ $("${template[@]}" "${notifies[@]}" | grep -c 'mountPath: /etc/dalsegno/notifications$') = 1 ]] || return 1
     # A value of null removes a field of the security context, for OpenShift.
     ! "${template[@]}" --set podSecurityContext.runAsUser=null | grep -q runAsUser || return 1
     # With PostgreSQL the chart must encrypt what workers write, unless encryption is disabled explicitly.

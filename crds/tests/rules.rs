@@ -244,3 +244,85 @@ fn the_worker_is_the_only_container_or_the_one_named_agent() {
         "name the worker's container agent",
     );
 }
+
+fn approval(change: impl FnOnce(&mut Value)) -> Value {
+    let mut spec = json!({
+        "runRef": { "name": "nightly", "uid": "u" }, "waitID": "pay", "epoch": 1, "turn": 1, "proposalHash": "sha256:1",
+        "title": "t", "summary": "s", "onTimeout": "Answer", "fourEyes": false,
+    });
+    change(&mut spec);
+    run(spec)
+}
+
+fn decision(by: &str, hash: &str) -> Value {
+    json!({ "verdict": "Approved", "proposalHash": hash, "reason": "r", "by": by })
+}
+
+fn approval_violations(old: &Value, new: &Value) -> Vec<String> {
+    violations("AgentApproval", new, Some(old))
+}
+
+#[test]
+fn only_the_decisions_of_an_approval_may_be_written_and_each_of_them_once() {
+    let open = approval(|_| {});
+    let first = approval(|it| it["decision"] = decision("ann", "sha256:1"));
+    let both = approval(|it| {
+        it["decision"] = decision("ann", "sha256:1");
+        it["secondDecision"] = decision("bob", "sha256:1");
+    });
+    for (old, new) in [(&open, &first), (&first, &both), (&first, &first), (&both, &open)] {
+        assert_eq!(approval_violations(old, new), Vec::<String>::new());
+    }
+    let expected = "only decision and secondDecision may be written";
+    for (field, value) in [
+        ("title", json!("x")),
+        ("summary", json!("x")),
+        ("proposalHash", json!("x")),
+        ("waitID", json!("x")),
+        ("epoch", json!(2)),
+        ("turn", json!(2)),
+        ("fourEyes", json!(true)),
+        ("onTimeout", json!("Hold")),
+        ("runRef", json!({ "name": "x", "uid": "u" })),
+        ("deadlineTime", json!("2026-11-26T00:00:00Z")),
+    ] {
+        assert_rejected(&approval_violations(&open, &approval(|it| it[field] = value)), expected);
+    }
+    let other = approval(|it| it["decision"] = decision("bob", "sha256:1"));
+    assert_rejected(&approval_violations(&first, &other), "a decision cannot be changed");
+    let other = approval(|it| {
+        it["decision"] = decision("ann", "sha256:1");
+        it["secondDecision"] = decision("carol", "sha256:1");
+    });
+    assert_rejected(&approval_violations(&both, &other), "a second decision cannot be changed");
+}
+
+#[test]
+fn a_decision_names_the_proposal_and_the_second_one_is_by_another_person() {
+    let open = approval(|_| {});
+    let other = approval(|it| it["decision"] = decision("ann", "sha256:2"));
+    assert_rejected(&approval_violations(&open, &other), "decide about this proposal");
+    let alone = approval(|it| it["secondDecision"] = decision("bob", "sha256:1"));
+    assert_rejected(&approval_violations(&open, &alone), "write decision first");
+    let twice = approval(|it| {
+        it["decision"] = decision("ann", "sha256:1");
+        it["secondDecision"] = decision("ann", "sha256:1");
+    });
+    assert_rejected(&approval_violations(&open, &twice), "by another person");
+    let mut changes = decision("ann", "sha256:1");
+    changes["changes"] = json!({ "cents": 1 });
+    let unasked = approval(|it| it["decision"] = changes.clone());
+    assert_rejected(&approval_violations(&open, &unasked), "changes belong to the verdict Changed");
+    changes["verdict"] = json!("Changed");
+    assert_eq!(approval_violations(&open, &approval(|it| it["decision"] = changes)), Vec::<String>::new());
+}
+
+#[test]
+fn four_eyes_of_a_run_cannot_be_taken_back() {
+    let eyes = |value: bool| by_ref(json!({ "fourEyes": value }));
+    assert_update_accepted(by_ref(json!({})), eyes(true));
+    assert_update_accepted(eyes(false), by_ref(json!({})));
+    assert_update_accepted(eyes(true), eyes(true));
+    assert_update_rejected(eyes(true), eyes(false), "fourEyes cannot be taken back");
+    assert_update_rejected(eyes(true), by_ref(json!({})), "fourEyes cannot be taken back");
+}

@@ -127,7 +127,7 @@ fn kinds_have_short_names_and_a_category() {
             format!("{}/{}", names.plural, names.short_names.as_ref().unwrap().join(","))
         })
         .collect();
-    assert_eq!(names, ["agentdefinitions/adef", "agentruns/arun"]);
+    assert_eq!(names, ["agentdefinitions/adef", "agentruns/arun", "agentapprovals/aapp"]);
 }
 
 #[test]

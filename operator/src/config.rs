@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod documentation;
+mod https_url;
 mod server;
 mod store;
 mod user;
@@ -9,17 +10,16 @@ mod values;
 
 use clap::{Parser, Subcommand};
 
+pub use https_url::HttpsUrl;
 pub use server::{
     DevApproveArgs, DevArgs, DevCommand, DevDecisionArgs, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs,
-    HealthArgs, KeyArgs, OperatorArgs,
+    HealthArgs, KeyArgs, NotificationArgs, OperatorArgs,
 };
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
-#[cfg(test)]
-pub use values::ExpectedPolicies;
 pub use values::{
     AnchorSinkKind, Justification, LimitValue, OutputFormat, RunRef, SettleOutcome, VerifyTarget,
 };

@@ -38,6 +38,7 @@ use uuid::Uuid;
 use crate::config::DevArgs;
 use crate::metrics::Metrics;
 use crate::output::print_message;
+use crate::tasks::notifications::Outbox;
 use crate::tasks::retention;
 use crate::volume::VolumeFailed;
 use agent_run::Input;
@@ -98,6 +99,9 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     let state_reads = gateway.resume_reads();
     let serving = tokio::spawn(dalsegno_gateway::serve(listener, gateway, stop.clone().cancelled_owned()));
     tokio::spawn(retention::run(store.clone(), Metrics::default(), stop.clone()));
+    // On a laptop a person is watching: notifications are only deleted.
+    let outbox = Outbox { store: store.clone(), receiver: None, metrics: Metrics::default() };
+    tokio::spawn(outbox.run(stop.clone()));
     let runtime = LocalRuntime {
         state_reads,
         store,

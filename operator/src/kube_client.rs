@@ -39,6 +39,13 @@ pub async fn connect(health: WatchHealth) -> kube::Result<Client> {
     Ok(observed(from_config(config)?, health))
 }
 
+/// Hosts of the API server, as names or addresses: the one that a client connects to, and the service of the cluster.
+pub async fn api_server_hosts() -> Vec<String> {
+    let config = Config::infer().await.ok();
+    let connected = config.and_then(|it| Some(it.cluster_url.host()?.trim_matches(['[', ']']).to_owned()));
+    connected.into_iter().chain(std::env::var("KUBERNETES_SERVICE_HOST").ok()).collect()
+}
+
 /// The client, with a record of each answer and of each part of a watch.
 fn observed(client: Client, health: WatchHealth) -> Client {
     let namespace = client.default_namespace().to_owned();

@@ -40,9 +40,11 @@ use crate::controller::panics::Panics;
 use crate::controller::queue_health::QueueHealth;
 use crate::controller::run_controller::RunController;
 use crate::controller::write_conflicts::WriteConflicts;
+use crate::kube_client::api_server_hosts;
 use crate::metrics::Metrics;
 use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
+use crate::tasks::notifications::{Outbox, Receiver};
 use crate::tasks::policies::Policies;
 use crate::tasks::run_counts::Ages;
 use crate::tasks::watches::{
@@ -110,6 +112,7 @@ impl Manager {
         let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
         let queue_health = self.queue_health.clone();
         let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
+        let receiver = Receiver::new(&args.notifications, &api_server_hosts().await).await?;
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
         let (runs, run_writer) = reflector::store::<RawRun>();
@@ -144,6 +147,8 @@ impl Manager {
             ctx.metrics.clone(),
         );
         tasks.spawn(anchoring.run(args.anchor_every, stop.clone()));
+        let outbox = Outbox { store: ctx.store.clone(), receiver, metrics: ctx.metrics.clone() };
+        tasks.spawn(outbox.run(stop.clone()));
         tasks.spawn(capacity::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
         if let Some(days) = args.purge_days {
             tasks.spawn(purge::run(ctx.store.clone(), days, ctx.metrics.clone(), stop.clone()));

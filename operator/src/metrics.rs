@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dalsegno_model::NamespaceUsage;
+use dalsegno_model::{NamespaceUsage, NotificationKind};
 use jiff::Timestamp;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -47,6 +47,9 @@ pub struct Metrics {
     retention_round: Family<[(String, String); 0], Gauge>,
     purged_runs: Counter,
     purged_rows: Counter,
+    notifications: Family<NotificationLabel, Counter>,
+    notifications_waiting: Gauge,
+    notifications_oldest: Gauge<f64, AtomicU64>,
     stored_bytes: Family<NamespaceLabel, Gauge>,
     /// The namespaces that `stored_bytes` has now.
     namespaces: Arc<Mutex<Vec<NamespaceLabel>>>,
@@ -91,6 +94,38 @@ struct WatchLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NotificationLabel {
+    kind: &'static str,
+    outcome: &'static str,
+}
+
+/// What became of a try of a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotificationOutcome {
+    /// The receiver has it.
+    Delivered,
+    /// It is tried again.
+    Failed,
+    /// It is not tried again.
+    GivenUp,
+    /// Nobody wants it.
+    Unwanted,
+}
+
+impl NotificationOutcome {
+    const ALL: [Self; 4] = [Self::Delivered, Self::Failed, Self::GivenUp, Self::Unwanted];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Failed => "failed",
+            Self::GivenUp => "given-up",
+            Self::Unwanted => "unwanted",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SinkLabel {
     sink: &'static str,
 }
@@ -116,6 +151,10 @@ impl Default for ReconcileSeconds {
     }
 }
 
+fn notification_label(kind: NotificationKind, outcome: NotificationOutcome) -> NotificationLabel {
+    NotificationLabel { kind: kind.as_str(), outcome: outcome.as_str() }
+}
+
 fn outcome(ok: bool) -> OutcomeLabel {
     OutcomeLabel { outcome: if ok { "ok" } else { "error" } }
 }
@@ -130,6 +169,11 @@ impl Metrics {
         }
         for place in DAMAGE_PLACES {
             drop(self.damage.get_or_create(&PlaceLabel { place }));
+        }
+        for kind in NotificationKind::ALL {
+            for outcome in NotificationOutcome::ALL {
+                drop(self.notifications.get_or_create(&notification_label(*kind, outcome)));
+            }
         }
         self.runs.register(registry);
         registry.register(
@@ -203,6 +247,21 @@ impl Metrics {
         );
         registry.register("purged_runs", "Runs that were deleted from the store", self.purged_runs.clone());
         registry.register("purged_rows", "Rows deleted with such runs", self.purged_rows.clone());
+        registry.register(
+            "notifications",
+            "Tries of notifications, by kind and outcome",
+            self.notifications.clone(),
+        );
+        registry.register(
+            "notifications_waiting",
+            "Notifications in the store's outbox",
+            self.notifications_waiting.clone(),
+        );
+        registry.register(
+            "notifications_oldest_seconds",
+            "Age of the oldest notification in the store's outbox",
+            self.notifications_oldest.clone(),
+        );
         registry.register(
             "stored_bytes",
             "Bytes of states and events in boundaries (without snapshots, calls, records), by namespace: those with the \
@@ -307,6 +366,17 @@ impl Metrics {
     /// Counts rows dropped before the last boundaries that a run keeps.
     pub fn count_old_rows(&self, rows: u64) {
         self.old_rows.inc_by(rows);
+    }
+
+    /// Counts a try of a notification.
+    pub fn count_notification(&self, kind: NotificationKind, outcome: NotificationOutcome) {
+        self.notifications.get_or_create(&notification_label(kind, outcome)).inc();
+    }
+
+    /// Sets how many notifications wait, and the age of the oldest in seconds.
+    pub fn set_notifications_waiting(&self, waiting: i64, oldest: f64) {
+        self.notifications_waiting.set(waiting);
+        self.notifications_oldest.set(oldest);
     }
 
     /// Counts runs that were deleted from the store, and their rows.

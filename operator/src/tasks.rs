@@ -6,6 +6,7 @@ pub mod cache_cleanup;
 pub mod capacity;
 pub mod deadline_poll;
 pub mod leader;
+pub mod notifications;
 pub mod policies;
 mod progress_mirror;
 pub mod purge;

@@ -320,6 +320,44 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* The receiver of notifications: environment, mount, volume. */}}
+{{- define "dalsegno.notifications.env" -}}
+{{- with .Values.notifications }}
+{{- if .url }}
+- name: DALSEGNO_NOTIFICATIONS_URL
+  value: {{ .url | quote }}
+- name: DALSEGNO_NOTIFICATIONS_SECRET_FILE
+  value: /etc/dalsegno/notifications/{{ .existingSecret.key }}
+{{- with .kinds }}
+- name: DALSEGNO_NOTIFICATIONS_KINDS
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.notifications.mount" -}}
+{{- if .Values.notifications.url }}
+- name: notifications
+  mountPath: /etc/dalsegno/notifications
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "dalsegno.notifications.volume" -}}
+{{- with .Values.notifications }}
+{{- if .url }}
+- name: notifications
+  secret:
+    secretName: {{ required "notifications.url needs notifications.existingSecret.name: the Secret that signs notifications" .existingSecret.name }}
+    defaultMode: 0440
+    items:
+      - key: {{ .existingSecret.key }}
+        path: {{ .existingSecret.key }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The CA of the PostgreSQL server: environment, mount, volume. SSL_CERT_FILE replaces the public CAs; PGSSLROOTCERT would add to them. */}}
 {{- define "dalsegno.ca.env" -}}
 {{- with .Values.postgres.caSecret }}

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
-    Deadlines, Ending, Forgiveness, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind, RunId,
-    RunLimits, RunRecord,
+    Deadlines, Ending, Forgiveness, HoldNotice, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind,
+    RunId, RunLimits, RunRecord,
 };
 use serde_json::Value;
 
@@ -19,6 +19,8 @@ pub struct Decision {
     /// The new status. It is written only if it differs from the current one. While results of effects are pending, it
     /// equals the current one.
     pub status: AgentRunStatus,
+    /// The hold to announce to people before the status is written. `None`: the run is not held, or the hold was announced.
+    pub announcement: Option<(RunId, HoldNotice)>,
     /// The Kubernetes events to publish after the status is written.
     pub events: Vec<EventSpec>,
     /// Reconcile again after this long, if nothing happens before.

@@ -49,7 +49,7 @@ pub struct Observed {
     /// Ids of the calls that hold the run until a person settles them: at most [`crate::remedy::MAX_CALLS`]. `None`: they were
     /// not read, which a decision asks for only if there are any.
     pub calls_to_settle: Option<Vec<String>>,
-    /// The run's AgentApprovals. `None`: there are none, as on a laptop.
+    /// The run's AgentApprovals. `None`: they were not looked at, so nothing is done about them.
     pub approvals: Option<ObservedApprovals>,
     /// Where a person runs this program.
     pub cli: CliLocation,

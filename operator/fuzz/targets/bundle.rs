@@ -8,10 +8,11 @@ use std::sync::LazyLock;
 use dalsegno_proof::{bundle, PublicKey};
 use libfuzzer_sys::fuzz_target;
 
-const GOLDEN: [&[u8]; 3] = [
+const GOLDEN: [&[u8]; 4] = [
     include_bytes!("../../store/tests/golden/bundle-v1.jsonl"),
     include_bytes!("../../store/tests/golden/bundle-v2.jsonl"),
     include_bytes!("../../store/tests/golden/bundle-v2-sealed.jsonl"),
+    include_bytes!("../../store/tests/golden/bundle-v3.jsonl"),
 ];
 
 static KEY: LazyLock<PublicKey> =

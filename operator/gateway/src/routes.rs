@@ -11,7 +11,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::extractors::{Document, RUNS};
 use crate::gateway::Gateway;
 use crate::handlers::{
-    attach, audit, calls, commit, events, export, finish, heartbeat, messages, park, records, state, waits,
+    attach, audit, calls, commit, events, export, finish, heartbeat, messages, park, proposal, records,
+    state, waits,
 };
 use crate::middleware::{self, Observer};
 use crate::response::ApiProblem;
@@ -65,6 +66,7 @@ fn route_table() -> Vec<Route> {
             ..worker("records", "records", post(records::write).get(records::list))
         },
         user("messages", post(messages::send).get(messages::list)),
+        user("proposal", get(proposal::proposal)),
         user("audit", get(audit::audit)),
     ]
 }

@@ -134,6 +134,9 @@ pub struct RunRecord {
     /// Active time of the attempts that have ended, in milliseconds: from the attach to the end of each.
     #[serde(default)]
     pub active_ms: i64,
+    /// The key of the last hold that was announced ([`crate::HoldNotice::key`]).
+    #[serde(default)]
+    pub announced: Option<String>,
     /// When a cancel was requested, and when the worker was notified.
     pub cancel: Option<SignalRow>,
     /// When a person suspended the run, and when the worker was notified. `None`: the run is not suspended.

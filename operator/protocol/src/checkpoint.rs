@@ -39,7 +39,7 @@ pub struct Checkpoint {
     pub content_hash: String,
     /// The commit's trigger, if the agent gave one.
     pub trigger: Option<String>,
-    /// The proposal that waits for a person's approval; `null` if none does.
+    /// The oldest proposal that waits for a person's approval; `null` if none does. Only for the head.
     pub pending_proposal: Option<Box<RawValue>>,
     /// The step that is planned and not done; `null` after a turn's result, because the agent decides what comes next.
     /// Only for the head: earlier steps are done.

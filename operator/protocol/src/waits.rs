@@ -157,3 +157,24 @@ impl WaitOutcome {
         matches!(self, Self::Approved | Self::Changed)
     }
 }
+
+/// The answer to `GET proposal`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProposalResponse {
+    /// The wait's id.
+    pub wait: String,
+    /// The epoch that it was opened under.
+    pub epoch: i64,
+    /// The turn that was open.
+    pub turn: i32,
+    /// The request as the worker sent it: title, summary, proposal; `null` if it was deleted or shredded.
+    pub request: Option<Box<RawValue>>,
+    /// The 16 random bytes that the hash begins with, in hex.
+    pub salt: Option<String>,
+    /// What the decision must name.
+    pub proposal_hash: Option<String>,
+    /// Its deadline, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_time: Option<String>,
+}

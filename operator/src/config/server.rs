@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use dalsegno_gateway::{Config, StateReadBudget};
+use dalsegno_model::NotificationKind;
 use dalsegno_protocol::Limits;
 
+use super::https_url::HttpsUrl;
 use super::values::{
     AnchorSinkKind, ExpectedPolicies, LimitValue, bytes, duration, expected_policies, limit, run_name,
 };
@@ -125,9 +127,41 @@ pub struct OperatorArgs {
     /// it. Unset: no decision counts.
     #[arg(long, env = "DALSEGNO_POLICIES", value_name = "JSON", default_value = "[]", value_parser = expected_policies)]
     pub policies: ExpectedPolicies,
+    #[command(flatten)]
+    pub notifications: NotificationArgs,
     /// For tests of this program: abort once at each of these steps of a recovery, given as before:EFFECT or after:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,
+}
+
+/// Who is told of what needs a person (docs/guides/notifications.md).
+#[derive(Clone, Debug, Default, Args)]
+pub struct NotificationArgs {
+    /// https URL that notifications are sent to. Unset: nobody is notified.
+    #[arg(
+        long,
+        env = "DALSEGNO_NOTIFICATIONS_URL",
+        value_name = "URL",
+        requires = "notifications_secret_file"
+    )]
+    pub notifications_url: Option<HttpsUrl>,
+    /// File with the secret that signs notifications, as Standard Webhooks writes it: `whsec_` and base64. While the secret is
+    /// replaced: both, one a line. The file is read for each notification.
+    #[arg(long, env = "DALSEGNO_NOTIFICATIONS_SECRET_FILE", value_name = "FILE")]
+    pub notifications_secret_file: Option<PathBuf>,
+    /// Which notifications are sent, separated by commas: ApprovalRequested, RunHeld, RunFailed, LimitNear. Unset: all.
+    #[arg(long, env = "DALSEGNO_NOTIFICATIONS_KINDS", value_name = "KIND", value_delimiter = ',')]
+    pub notifications_kinds: Vec<NotificationKind>,
+}
+
+impl NotificationArgs {
+    /// The kinds that are sent.
+    pub fn kinds(&self) -> Vec<NotificationKind> {
+        match &self.notifications_kinds[..] {
+            [] => NotificationKind::ALL.to_vec(),
+            some => some.to_vec(),
+        }
+    }
 }
 
 /// Where health and metrics are served.

@@ -57,6 +57,10 @@ pub async fn act(
     if !facts.is_empty() {
         return Ok(ActOutcome::NewFacts(facts));
     }
+    // Before the status: a hold that people see was announced.
+    if let Some((id, notice)) = &decision.announcement {
+        runtime.store().announce(*id, notice).await.map_err(Error::store("announcing the hold"))?;
+    }
     if run.status.as_ref() != Some(&decision.status) {
         runtime.write_status(run, decision.status).await?;
     }

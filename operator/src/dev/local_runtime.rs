@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use dalsegno_core::approvals::ApprovalEffect;
+use dalsegno_core::approvals::{ApprovalEffect, ObservedApprovals};
 use dalsegno_core::version::Templates;
 use dalsegno_core::{
     CliLocation, EffectResult, EventSpec, Observed, ObservedAgent, ObservedNode, ObservedStore,
@@ -112,7 +112,7 @@ impl WorkerRuntime for LocalRuntime {
             queue_position: None,
             name_taken: None,
             calls_to_settle: None,
-            approvals: None,
+            approvals: Some(ObservedApprovals::without_objects()),
             cli: CliLocation::Local { store_url: self.url.clone() },
             gateway_url: self.gateway_url.clone(),
         })

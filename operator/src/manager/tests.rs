@@ -9,7 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::AnchorSinkKind;
+use crate::config::{AnchorSinkKind, NotificationArgs};
 use crate::mutex::lock;
 use crate::tasks::leader::LEASE;
 use crate::test_context::lease_response;
@@ -68,6 +68,7 @@ where
         purge_days: None,
         anchor_sink: AnchorSinkKind::None,
         anchor_file: None,
+        notifications: NotificationArgs::default(),
         crash_at: None,
     };
     let manager = Manager {

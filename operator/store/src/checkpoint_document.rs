@@ -1,6 +1,9 @@
 //! A checkpoint as the document that users and workers read.
 
-use dalsegno_protocol::{Boundary, CHECKPOINT_VERSION, Channel, Checkpoint, MEMORY_REFERENCES, Step};
+use dalsegno_protocol::{
+    Boundary, CHECKPOINT_VERSION, Channel, Checkpoint, MEMORY_REFERENCES, RawValue, Step, WaitKind,
+    WaitRequest,
+};
 
 use dalsegno_format::header;
 use dalsegno_model::{CallFilter, Error, Result, RunRecord, Store};
@@ -23,12 +26,13 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -
         detail: format!("attempt {}, which committed it, has no identity", row.attempt),
     })?;
     let content_hash = header::render(&row.content_hash);
-    let (mut pending_step, mut pending_calls) = (None, Vec::new());
+    let (mut pending_step, mut pending_calls, mut pending_proposal) = (None, Vec::new(), None);
     if content_hash == head.content_hash {
         if row.boundary == Boundary::Plan {
             pending_step = Some(Step { turn, boundary: Boundary::Result });
         }
         pending_calls = store.calls(run.id, CallFilter::Pending).await?;
+        pending_proposal = oldest_proposal(store, run).await?;
     }
     Ok(Some(Checkpoint {
         version: CHECKPOINT_VERSION,
@@ -42,7 +46,7 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -
         parent_hash: header::render(&row.parent_hash),
         content_hash,
         trigger: row.trigger,
-        pending_proposal: None,
+        pending_proposal,
         pending_step,
         pending_calls,
         memory_references: match state.remove(MEMORY_REFERENCES) {
@@ -53,4 +57,14 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -
         usage: row.usage,
         created_time: row.at.to_string(),
     }))
+}
+
+/// What the run asked for first of what waits for a person's approval.
+async fn oldest_proposal(store: &dyn Store, run: &RunRecord) -> Result<Option<Box<RawValue>>> {
+    let Some(wait) = run.waits.iter().find(|wait| wait.kind == WaitKind::Approval) else { return Ok(None) };
+    let found = store.proposal(run.id, &wait.id, wait.epoch).await?;
+    let request = found.and_then(|it| it.request);
+    // The gateway has checked the request. One that cannot be parsed hides no checkpoint.
+    let request = request.and_then(|it| serde_json::from_str::<WaitRequest>(it.get()).ok());
+    Ok(request.and_then(|it| it.proposal))
 }

@@ -41,6 +41,7 @@ mod failure;
 mod grants;
 mod heartbeats;
 mod messages;
+mod outbox;
 mod pool;
 mod pool_settings;
 mod pooled_connection;

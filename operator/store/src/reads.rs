@@ -7,7 +7,9 @@ mod columns;
 mod deadlines;
 mod live_boundary;
 mod message_row;
+mod outbox;
 mod record;
+mod run_limits;
 mod run_row;
 mod table;
 mod wait_row;
@@ -22,6 +24,7 @@ pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, 
 pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
 pub(crate) use message_row::{MessageRef, MessageRow, TakenSince};
+pub(crate) use outbox::{due_notifications, due_notifications_sql};
 pub(crate) use record::{FoundRuns, RunRows, StoreRow, record_sql};
 pub(crate) use run_row::{HeadPoint, RunRow};
 pub(crate) use wait_row::{OpenWaitsSql, StoredWait, WaitRow, proposal, stored_wait};

@@ -54,6 +54,7 @@ mod lock;
 mod messages;
 mod namespace;
 mod open_calls;
+mod outbox;
 mod payload_reads;
 mod payload_writes;
 mod prune;

@@ -15,6 +15,7 @@
 //! - Every write to a run holds the lock of its row: no row of the run changes while a rule decides.
 
 mod acknowledge_cancel;
+mod announce;
 mod answer_wait;
 mod attach;
 mod change;
@@ -25,6 +26,7 @@ mod finish;
 mod forgive_end;
 mod mark_deleted;
 mod open_wait;
+mod outbox;
 mod park;
 mod put_revision;
 mod record_identity;
@@ -50,6 +52,7 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::Policy;
 
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
+pub(crate) use announce::Announce;
 pub(crate) use answer_wait::AnswerWait;
 pub(crate) use attach::Attach;
 pub(crate) use change::{AuditEntry, AuditEvent, Change, Decision, MovedRateLimit, WriteSet};
@@ -60,6 +63,7 @@ pub(crate) use finish::Finish;
 pub(crate) use forgive_end::ForgiveEnd;
 pub(crate) use mark_deleted::MarkDeleted;
 pub(crate) use open_wait::OpenWait;
+pub(crate) use outbox::OutboxEntry;
 pub(crate) use park::{ParkUnattended, ParkWithBoundary, parked};
 pub(crate) use put_revision::PutRevision;
 pub(crate) use record_identity::RecordIdentity;

@@ -61,7 +61,10 @@ fn a_person_approves_what_the_agent_asks_from_another_terminal() {
         assert!(shown.contains("name the approval to decide"), "{shown}");
         assert!(context.failing_command(&["dev", "deny", "other"]).contains("no open approval"));
         let decided = context.command(&[&["dev"], verdict].concat());
-        assert!(decided.contains("the agent says: it is due") && decided.contains(r#"{"cents":500}"#), "{decided}");
+        assert!(
+            decided.contains("the agent says: it is due") && decided.contains(r#"{"cents": 500}"#),
+            "{decided}"
+        );
         let ended = dev.end().expect_output(0, &["attempt 2 resumes at turn 2"]);
         let me = std::env::var("USER").unwrap_or_else(|_| "a person".to_owned());
         let answer = format!("answer {} {me} {}", answer.0, answer.1);

@@ -21,4 +21,4 @@ pub use observed::{
     ApprovalEffect, ClosedWait, KnownWait, ObservedApproval, ObservedApprovals, PolicyState, WaitKey,
     WhichDecision,
 };
-pub(crate) use plan::{ApprovalPlan, Facts, plan, plan_without_objects};
+pub(crate) use plan::{ApprovalPlan, Facts, plan};

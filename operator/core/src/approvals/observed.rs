@@ -14,6 +14,8 @@ use super::four_eyes::FourEyes;
 pub struct ObservedApprovals {
     /// Every AgentApproval that names the run by its UID.
     pub objects: Vec<ObservedApproval>,
+    /// Whether there are AgentApprovals at all. If not, as on a laptop, people decide in the store.
+    pub are_objects: bool,
     /// Whether the admission policies are in place.
     pub policies: PolicyState,
     /// Whether the policies were looked at during this reconcile.
@@ -30,7 +32,21 @@ impl ObservedApprovals {
     /// What the caches know at the beginning of a reconcile.
     pub fn cached(objects: Vec<ObservedApproval>, policies: PolicyState) -> Self {
         let waits = BTreeMap::new();
-        Self { objects, policies, policies_live: false, four_eyes: None, waits, failed: None }
+        Self {
+            objects,
+            are_objects: true,
+            policies,
+            policies_live: false,
+            four_eyes: None,
+            waits,
+            failed: None,
+        }
+    }
+
+    /// Where there are no AgentApprovals, as on a laptop.
+    pub fn without_objects() -> Self {
+        let policies = PolicyState::Missing("there is no API server".to_owned());
+        Self { are_objects: false, ..Self::cached(Vec::new(), policies) }
     }
 
     /// Forgets what was read of waits that this row does not show as open: they may have been closed since.

@@ -51,6 +51,9 @@ pub(crate) struct Facts<'a> {
 
 /// Plans what to do about the approvals of a run.
 pub(crate) fn plan(facts: &Facts<'_>) -> ApprovalPlan {
+    if !facts.approvals.are_objects {
+        return plan_without_objects(facts.row);
+    }
     let mut plan = ApprovalPlan::default();
     if facts.approvals.failed.is_some() {
         plan.look_again(RETRY);
@@ -75,7 +78,7 @@ pub(crate) fn plan(facts: &Facts<'_>) -> ApprovalPlan {
 }
 
 /// Where there are no AgentApprovals, as on a laptop: people decide in the store, so no decision can be missed.
-pub(crate) fn plan_without_objects(row: &RunRecord) -> ApprovalPlan {
+fn plan_without_objects(row: &RunRecord) -> ApprovalPlan {
     let mut plan = ApprovalPlan::default();
     let is_approval = |it: &&OpenWait| it.kind == WaitKind::Approval && row.finish.is_none();
     for wait in row.waits.iter().filter(is_approval) {

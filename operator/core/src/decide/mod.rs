@@ -9,7 +9,7 @@ mod supervise;
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, OperatingMode};
-use dalsegno_model::{AttemptState, NextStep, RunRecord};
+use dalsegno_model::{AttemptState, HoldNotice, NextStep, RunId, RunRecord};
 use jiff::Timestamp;
 
 use crate::approvals;
@@ -48,12 +48,25 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
     let mut events = events::of(run, &status);
     events.extend(approvals.events);
+    let announcement = row.and_then(|row| announcement(row, &stage));
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     let last_look = row.and_then(|row| until_last_look(row, observed));
     let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
     let requeue =
         requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).chain(approvals.requeue).min();
-    Decision { effects, status, events, requeue }
+    Decision { effects, status, announcement, events, requeue }
+}
+
+/// The hold of the run, unless it was announced. A hold that ends by itself and comes back is one hold; another hold has
+/// another epoch, because an attempt has ended in between.
+fn announcement(row: &RunRecord, stage: &RunStage) -> Option<(RunId, HoldNotice)> {
+    let RunStage::Held(hold) = stage else { return None };
+    let since = match hold.retry_at {
+        Some(_) => format!("budget {}", row.observed_reset_generation),
+        None => format!("epoch {}", row.epoch),
+    };
+    let notice = HoldNotice { key: format!("{}, {since}", hold.reason), attempt: row.attempt.number };
+    (row.announced.as_ref() != Some(&notice.key)).then_some((row.id, notice))
 }
 
 /// What to do about the run's approvals. Without the definition it is not known whether they need four eyes.
@@ -68,7 +81,6 @@ fn plan_approvals(
             let four_eyes = Settings::of(run, &observed.agent).four_eyes;
             approvals::plan(&approvals::Facts { run, row, approvals, four_eyes, now })
         }
-        (StoreConsistency::Row(row), None) => approvals::plan_without_objects(row),
         (StoreConsistency::Row(_) | StoreConsistency::Unknown(_) | StoreConsistency::NewRun, _)
         | (StoreConsistency::Hold(_) | StoreConsistency::OrphanedTerminal, _) => Default::default(),
     }

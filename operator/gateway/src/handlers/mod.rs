@@ -11,6 +11,7 @@ pub(crate) mod finish;
 pub(crate) mod heartbeat;
 pub(crate) mod messages;
 pub(crate) mod park;
+pub(crate) mod proposal;
 pub(crate) mod records;
 pub(crate) mod state;
 pub(crate) mod waits;

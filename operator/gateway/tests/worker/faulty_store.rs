@@ -183,6 +183,9 @@ forward! {
         async fn reset_budget(&self, run: RunId, reset: &BudgetReset) -> Result<RunRecord>;
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
         async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
+        async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord>;
+        async fn due_notifications(&self, limit: u32) -> Result<DueNotifications>;
+        async fn end_notification(&self, id: Uuid, result: NotificationResult) -> Result<()>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;
         async fn runs_to_compact(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped>;

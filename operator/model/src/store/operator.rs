@@ -1,12 +1,13 @@
 //! The operator's calls to the store.
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use crate::{
-    Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, Ending, Forgiveness, HeadsToAnchor,
-    Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep, PodRecord, PollSince, Recorded,
-    RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, RunId, RunLimits, RunRecord, Template,
-    WaitAnswer,
+    Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, DueNotifications, Ending, Forgiveness,
+    HeadsToAnchor, HoldNotice, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep,
+    NotificationResult, PodRecord, PollSince, Recorded, RefusedDecision, RequestedBy, Result, Retention,
+    Rewind, Rewound, RunId, RunLimits, RunRecord, Template, WaitAnswer,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -94,6 +95,16 @@ pub trait Operator: Send + Sync + 'static {
 
     /// Sets the limits. They take effect at once: for the answer to the worker's next call, and before the next pod.
     async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
+
+    /// Puts a notification into the outbox that the run is held, unless the last one was about the same hold. Of a run that
+    /// is over nothing changes.
+    async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord>;
+
+    /// The notifications whose next try is due, at most so many of them.
+    async fn due_notifications(&self, limit: u32) -> Result<DueNotifications>;
+
+    /// Records a try of a notification. One that is not there any more is no error.
+    async fn end_notification(&self, id: Uuid, result: NotificationResult) -> Result<()>;
 
     /// Rewinds the run to an earlier boundary of the live branch. In one step this moves the epoch, marks the later
     /// boundaries as undone, hides the records written after the boundary, and makes the boundary the head. Event

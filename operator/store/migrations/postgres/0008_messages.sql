@@ -61,13 +61,13 @@ BEGIN
 END
 $$;
 
--- One step of retention: as `ds_expire_v1`, and then the values of messages.
+-- One step of retention: as `ds_expire_v2`, and then the values of messages.
 CREATE FUNCTION ds_expire_v3(_run uuid, _limit bigint, _bytes bigint, OUT expired uuid, OUT touched bigint, OUT done boolean)
 LANGUAGE plpgsql AS $$
 DECLARE
     gone_ bigint;
 BEGIN
-    SELECT v1.expired, v1.touched, v1.done INTO expired, touched, done FROM ds_expire_v1(_run, _limit, _bytes) AS v1;
+    SELECT v2.expired, v2.touched, v2.done INTO expired, touched, done FROM ds_expire_v2(_run, _limit, _bytes) AS v2;
     IF NOT done THEN
         RETURN;
     END IF;
@@ -90,7 +90,7 @@ BEGIN
 END
 $$;
 
--- Deletes messages, and then the rest of the run as `ds_purge_v1` does.
+-- Deletes messages, and then the rest of the run as `ds_purge_v2` does.
 CREATE FUNCTION ds_purge_v3(_run uuid, _last bigint, _limit bigint, OUT done boolean, OUT touched bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -109,6 +109,6 @@ BEGIN
         touched := gone_;
         RETURN;
     END IF;
-    SELECT v1.done, gone_ + v1.touched INTO done, touched FROM ds_purge_v1(_run, _last, _limit - gone_) AS v1;
+    SELECT v2.done, gone_ + v2.touched INTO done, touched FROM ds_purge_v2(_run, _last, _limit - gone_) AS v2;
 END
 $$;

@@ -31,6 +31,7 @@ WITH head AS MATERIALIZED (
            cancel_requested_at, cancel_told_at, suspend, suspend_told_at, inbox, heartbeat_ms, audit_seq, audit_hash,
            tokens_in AS tokens_in_before, tokens_out AS tokens_out_before, cost_micro_usd AS cost_before,
            limit_turns, limit_tokens, limit_cost, limit_active_ms, limit_reached_at, active_ms, attached_at,
+           limits_near,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
            CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
@@ -50,10 +51,20 @@ proposed AS (
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[idx] AS position,
            -- NULL is no limit. A plan ends no turn.
-           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx] - 1 ELSE $3[idx] END >= limit_turns, false)
+           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END >= limit_turns, false)
                OR coalesce(tokens_in_before + tokens_out_before + $13[idx] + $14[idx] >= limit_tokens, false)
                OR coalesce(cost_before + $16[idx] >= limit_cost, false)
                AS reaches_limit,
+           -- The bits of the limits of which at least 80 % are used.
+           CASE WHEN limit_turns > 0 AND CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END * 5 >= limit_turns * 4
+                THEN 1 ELSE 0 END
+               + CASE WHEN limit_tokens > 0
+                       AND (tokens_in_before + tokens_out_before + $13[idx] + $14[idx]) * 5 >= limit_tokens * 4
+                      THEN 2 ELSE 0 END
+               + CASE WHEN limit_cost > 0 AND (cost_before + $16[idx]) * 5 >= limit_cost * 4 THEN 4 ELSE 0 END
+               + CASE WHEN limit_active_ms > 0 AND (active_ms + ds_now_v1() - attached_at) * 5 >= limit_active_ms * 4
+                      THEN 8 ELSE 0 END
+               AS near,
            own_open_calls
                -- extras {
                - CASE WHEN $22 IS NULL AND own_open_calls > 0 THEN ds_named_open_calls_v1(id, $41) ELSE 0 END
@@ -173,6 +184,12 @@ withdrawn AS MATERIALIZED (
     LATERAL ds_withdraw_waits_v1(accepted.id, accepted.now, audited.seq, audited.hash) AS last
     WHERE accepted.open_waits > 0
 ),
+notified AS (
+    INSERT INTO outbox (id, run, kind, detail, created_at, next_try_at, tries)
+    SELECT gen_random_uuid(), id, 'RunFailed', jsonb_build_object('attempt', attempt)::text, now, now, 0
+    FROM accepted
+    WHERE $22 = 'Failed'
+),
 -- }
 updated_runs AS (
     UPDATE runs
@@ -214,6 +231,11 @@ updated_runs AS (
             WHEN accepted.cancel_requested_at IS NOT NULL THEN coalesce(accepted.cancel_told_at, accepted.now)
         END,
         suspend_told_at = CASE WHEN accepted.suspend THEN coalesce(accepted.suspend_told_at, accepted.now) END,
+        -- The function is called only for a limit that was not near before.
+        limits_near = CASE
+            WHEN accepted.near & ~accepted.limits_near = 0 THEN accepted.limits_near
+            ELSE ds_announce_limits_v1(accepted.id, accepted.limits_near, accepted.near, accepted.now)
+        END,
         limit_reached_at = CASE WHEN accepted.reaches_limit THEN coalesce(accepted.limit_reached_at, accepted.now) END
     FROM accepted
     -- extras {

@@ -7,8 +7,8 @@ use crate::db_error::{DbError, DbResult};
 /// All tables and views that the migrations create. The schema may contain tables of others.
 const TABLES: &str = "\
     _sqlx_migrations, anchor_leaves, anchors, attempts, audit, boundaries, calls, chunks, data_keys, \
-    gateway_outages, gateways, held_records, messages, purges, record_batches, record_changes, records, revisions, \
-    runs, signing_key, snapshots, store, waits";
+    gateway_outages, gateways, held_records, messages, outbox, purges, record_batches, record_changes, records, \
+    revisions, runs, signing_key, snapshots, store, waits";
 
 /// The statements, with placeholders `{role}`, `{schema}` and `{tables}`. Append-only tables get INSERT and SELECT
 /// alone. DELETE is granted only on tables that can be rebuilt or belong to workers. The advisory lock serializes
@@ -20,7 +20,7 @@ const RIGHTS: &str = "\
     REVOKE ALL ON {tables} FROM {role};
     GRANT SELECT, INSERT, UPDATE ON {tables} TO {role};
     GRANT DELETE ON snapshots, chunks, records, record_batches, record_changes, revisions, \
-        gateway_outages, gateways TO {role};
+        gateway_outages, gateways, outbox TO {role};
     REVOKE UPDATE ON audit, anchors, anchor_leaves, signing_key FROM {role};
     REVOKE INSERT, UPDATE ON _sqlx_migrations, held_records, purges FROM {role};
     REVOKE INSERT ON store FROM {role};";

@@ -7,21 +7,23 @@ use uuid::Uuid;
 use super::Postgres;
 
 use crate::transitions::{
-    AcknowledgeCancel, Adopt, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
-    SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, Transition as _,
+    AcknowledgeCancel, Adopt, Announce, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended,
+    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget,
+    Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
+    Transition as _,
 };
 use crate::{branch, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
-    Deadlines, Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
-    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery,
-    NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, OpenWaitRequest, Operator,
-    Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes,
-    Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
+    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
+    MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
+    NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune,
+    Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
+    RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits, RunRecord,
+    SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
+    WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -136,6 +138,20 @@ impl Operator for Postgres {
 
     async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
         self.with_fresh_key(run, || self.do_compact(run, rows)).await
+    }
+
+    async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord> {
+        self.transition(run, Announce(hold.clone())).await
+    }
+
+    async fn due_notifications(&self, limit: u32) -> Result<DueNotifications> {
+        self.do_due_notifications(limit).await.map_err(|fault| fault.with_context("reading the outbox"))
+    }
+
+    async fn end_notification(&self, id: Uuid, result: NotificationResult) -> Result<()> {
+        self.do_end_notification(id, result)
+            .await
+            .map_err(|fault| fault.with_context("recording a try of a notification"))
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {

@@ -30,7 +30,7 @@ use crate::reads::{
     LiveBoundary, MessageRef, MessageRow, OpenWaitsSql, RunRow, TakenSince, Value, WaitRow, record_sql,
 };
 use crate::transitions::{
-    AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, Rows, Transition, WriteSet,
+    AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, OutboxEntry, Rows, Transition, WriteSet,
 };
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
@@ -227,6 +227,7 @@ fn statement(set: WriteSet) -> Statement {
         undo_after,
         message,
         template,
+        outbox,
         audit,
     } = set;
     let mut statement = Statement::default();
@@ -269,6 +270,9 @@ fn statement(set: WriteSet) -> Statement {
     }
     if let Some(template) = template {
         statement.insert_template(template);
+    }
+    for entry in outbox {
+        statement.insert(OutboxEntry::TABLE, entry.assignments(run));
     }
     for entry in audit {
         statement.insert(AuditEntry::TABLE, entry.assignments(run));

@@ -171,6 +171,7 @@ impl RunRows {
             limits: run.limits(),
             limit_reached_at: optional(run.limit_reached_at)?,
             active_ms: run.active_ms,
+            announced: run.announced.clone(),
             cancel: signal(run.cancel_requested_at, run.cancel_told_at)?,
             suspend: signal(run.suspend_requested_at, run.suspend_told_at)?,
             inbox: InboxRow { position: run.inbox, unread: run.unread },

@@ -9,8 +9,7 @@ use crate::db_error::{DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::read_transaction::{HeadRef, RunHead};
 use dalsegno_model::{
-    AttemptState, BoundaryId, Counters, Digest, Lifecycle, LimitTotals, Retention, RunLimits, RunOutcome,
-    Verdict, WorkerSignals,
+    AttemptState, BoundaryId, Counters, Digest, Lifecycle, Retention, RunOutcome, Verdict, WorkerSignals,
 };
 
 table! {
@@ -82,6 +81,8 @@ table! {
         limit_active_ms: Option<i64>,
         limit_reached_at: Option<i64>,
         active_ms: i64,
+        limits_near: i32,
+        announced: Option<String>,
         finish_outcome: Option<EnumText<RunOutcome>>,
         finish_reason: Option<String>,
         finish_message: Option<String>,
@@ -252,23 +253,6 @@ impl RunRow {
         self.unpark();
     }
 
-    /// The limits of the run.
-    pub fn limits(&self) -> RunLimits {
-        RunLimits {
-            turns: self.limit_turns,
-            tokens: self.limit_tokens,
-            cost_micro_usd: self.limit_cost,
-            active_ms: self.limit_active_ms,
-        }
-    }
-
-    /// Sets the limits of the run.
-    pub fn set_limits(&mut self, limits: RunLimits) {
-        let RunLimits { turns, tokens, cost_micro_usd, active_ms } = limits;
-        (self.limit_turns, self.limit_tokens, self.limit_cost) = (turns, tokens, cost_micro_usd);
-        self.limit_active_ms = active_ms;
-    }
-
     /// Tokens, tool calls and cost of all boundaries.
     pub fn usage(&self) -> Usage {
         Usage {
@@ -279,30 +263,8 @@ impl RunRow {
         }
     }
 
-    /// Notes since when a limit of turns, tokens or cost is reached, after the head, the usage or the limits have changed.
-    pub fn check_usage_limits(&mut self, now: i64) {
-        let head = self.head().map(|head| (head.turn, head.boundary));
-        let totals = LimitTotals::new(head, &self.usage(), 0);
-        let is_reached = self.limits().is_usage_reached(&totals);
-        self.limit_reached_at = is_reached.then(|| self.limit_reached_at.unwrap_or(now));
-    }
-
-    /// Active time of all attempts, in milliseconds. The current one counts from its attach until it or the run ends.
-    pub fn active_ms_at(&self, now: i64) -> i64 {
-        let is_attached = self.attempt_state.0 == AttemptState::Attached;
-        let until = self.finish_at.map_or(now, |finish| finish.min(now));
-        let current = self.attached_at.filter(|_| is_attached).map_or(0, |from| (until - from).max(0));
-        self.active_ms.saturating_add(current)
-    }
-
-    /// Whether any limit is reached.
-    fn is_limit_reached(&self, now: i64) -> bool {
-        let is_time_over = self.limit_active_ms.is_some_and(|limit| self.active_ms_at(now) >= limit);
-        self.limit_reached_at.is_some() || is_time_over
-    }
-
-    /// What the worker must know: whether to suspend, to cancel or to exit, its latest message, and the
-    /// length of its lease.
+    /// What the worker must know: whether to suspend, to cancel or to exit, its latest message, and the length of its
+    /// lease.
     pub fn worker_signals(&self, now: i64) -> WorkerSignals {
         WorkerSignals {
             suspend: self.suspend,

@@ -11,10 +11,10 @@ use super::admission::Proposal;
 use super::batch_statements::{BatchStatements, batches};
 use super::disk::Room;
 use super::row::{HeadPoint, RunRow};
-use super::sqlx_types::{BoundaryColumn, Hash};
+use super::sqlx_types::{self, BoundaryColumn, Hash};
 use crate::db_error::DbResult;
 use crate::encoded_ops::{EncodedOps, MAX_BATCHED_BYTES};
-use crate::transitions::ParkWithBoundary;
+use crate::transitions::{OutboxEntry, ParkWithBoundary};
 use dalsegno_format::codec;
 use dalsegno_format::header::{self, Header, NO_PARENT};
 use dalsegno_format::records::{Changes, link};
@@ -117,6 +117,8 @@ pub(super) struct AcceptedBoundary<'a> {
     pub row: RunRow,
     pub parent: Option<HeadPoint>,
     records_digest: Option<Digest>,
+    /// Limits that the boundary has brought near. Rarely any.
+    outbox: Vec<OutboxEntry>,
 }
 
 impl<'a> AcceptedBoundary<'a> {
@@ -164,12 +166,13 @@ impl<'a> AcceptedBoundary<'a> {
         row.stored_bytes += commit.size() as i64;
         row.highest_turn = row.highest_turn.max(turn);
         row.check_usage_limits(now);
-        Self { commit, row, parent, records_digest }
+        let outbox = OutboxEntry::near_limits(&mut row, now);
+        Self { commit, row, parent, records_digest, outbox }
     }
 
     /// Binds the next parameters of [`INSERT`].
     fn bind<'q>(&self, query: Query<'q, Database, SqliteArguments>) -> Query<'q, Database, SqliteArguments> {
-        let Self { commit, row, parent, records_digest } = self;
+        let Self { commit, row, parent, records_digest, outbox: _ } = self;
         let Proposal { turn, boundary, commit_id, digest: BodyDigest { stored: digest, .. } } =
             commit.proposal;
         query
@@ -220,6 +223,7 @@ impl<'a> AcceptedBoundary<'a> {
             .bind(row.cancel_told_at)
             .bind(row.suspend_told_at)
             .bind(row.limit_reached_at)
+            .bind(row.limits_near)
             .bind(row.state_bytes)
             .bind(row.state_hash)
             .bind(row.id)
@@ -240,9 +244,9 @@ static INSERT: LazyLock<BatchStatements> = LazyLock::new(|| {
          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0); \
          UPDATE runs SET (head_turn, head_boundary, head_epoch, head_attempt, head_commit_id, head_digest, head_hash, \
          head_position, head_at, highest_turn, stored_bytes, tokens_in, tokens_out, tool_calls, cost_micro_usd, \
-         lease_renewed_at, lease_ms, cancel_told_at, suspend_told_at, limit_reached_at, state_bytes, state_hash, \
+         lease_renewed_at, lease_ms, cancel_told_at, suspend_told_at, limit_reached_at, limits_near, state_bytes, state_hash, \
          records_digest) \
-         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
+         = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL) WHERE id = ?;"
             .repeat(boundaries)
     })
 });
@@ -253,6 +257,11 @@ pub(super) async fn insert(conn: &mut SqliteConnection, all: &[AcceptedBoundary<
     for some in batches(all) {
         let query = sqlx::query(INSERT.text(some.len()));
         some.iter().fold(query, |query, boundary| boundary.bind(query)).execute(&mut *conn).await?;
+    }
+    for boundary in all {
+        for entry in boundary.outbox.clone() {
+            sqlx_types::insert(&mut *conn, OutboxEntry::TABLE, entry.assignments(boundary.row.id)).await?;
+        }
     }
     Ok(())
 }

@@ -14,19 +14,19 @@ use super::messages;
 use super::open_calls;
 use super::records::{self, RecordsAt};
 use super::row::RunRow;
-use super::sqlx_types::{BoundaryColumn, EnumText, Hash};
+use super::sqlx_types::{BoundaryColumn, EnumText, Hash, insert};
 use super::transact::transact;
 use super::waits;
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
 use crate::transitions::{
-    AuditEvent, ParkWithBoundary, commit_receipt, finish_detail, parked, renew_lease, report_signals,
-    set_finished,
+    AuditEvent, OutboxEntry, ParkWithBoundary, commit_receipt, finish_detail, parked, renew_lease,
+    report_signals, set_finished,
 };
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{BoundaryId, CommitReceipt, Committed, RunId};
+use dalsegno_model::{BoundaryId, CommitReceipt, Committed, RunId, RunOutcome};
 
 /// Checks whether a commit is admitted and, if it is the next boundary, writes it. Returns `None` if it is the next
 /// boundary but was encoded for another head.
@@ -218,6 +218,10 @@ async fn end_run(
     row.changed_at = now;
     let detail = finish_detail(row, finish);
     append(conn, row, now, AuditEvent { kind: kind::FINISHED, actor: actor::WORKER, detail }).await?;
+    if finish.outcome == RunOutcome::Failed {
+        let entry = OutboxEntry::failed(row, now);
+        insert(conn, OutboxEntry::TABLE, entry.assignments(row.id)).await?;
+    }
     waits::withdraw(conn, now, row).await
 }
 

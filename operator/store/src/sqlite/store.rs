@@ -7,10 +7,10 @@ use uuid::Uuid;
 use super::database::{QueryExecutor as _, Sqlite};
 use super::{
     anchors, boundary_pages, branch, calls, compaction, data_keys, deadline_poll, events, heartbeats,
-    namespace, prune, purge, read, read_transaction, retention, revisions,
+    namespace, outbox, prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::transitions::{
-    AcknowledgeCancel, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
+    AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
     RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
     SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
 };
@@ -18,13 +18,14 @@ use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
-    Deadlines, Digest, Dropped, EndedRun, Ending, EventPage, EventQuery, FinishCall, Forgiveness,
-    ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, Identity, LookUp, MessagePage, MessageQuery,
-    NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, OpenWaitRequest, Operator,
-    Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction,
-    RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind,
-    Rewound, Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted,
-    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
+    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
+    MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
+    NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune,
+    Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
+    RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits, RunRecord,
+    Sent, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled,
+    Worker, Written,
 };
 
 #[async_trait]
@@ -143,6 +144,20 @@ impl Operator for Sqlite {
 
     async fn compact(&self, run: RunId, rows: u32) -> Result<Dropped> {
         crate::compaction::step(&self.snapshot_store(), run, rows).await
+    }
+
+    async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord> {
+        self.transition(run, Announce(hold.clone())).await
+    }
+
+    async fn due_notifications(&self, limit: u32) -> Result<DueNotifications> {
+        let operation = "reading the outbox";
+        self.read(operation, move |conn, now| Box::pin(outbox::due(conn, now, limit))).await
+    }
+
+    async fn end_notification(&self, id: Uuid, result: NotificationResult) -> Result<()> {
+        let operation = "recording a try of a notification";
+        self.write(operation, move |conn, now| Box::pin(outbox::end(conn, now, id, result))).await
     }
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {

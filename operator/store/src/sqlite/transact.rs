@@ -12,7 +12,7 @@ use crate::reads::{
     AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, MessageRef, MessageRow, RunRow,
     TakenSince, WaitRow,
 };
-use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, Rows, Transition, WriteSet};
+use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, OutboxEntry, Rows, Transition, WriteSet};
 use dalsegno_model::{BoundaryId, RunId, Template};
 
 /// Reads the run's rows, decides, and writes.
@@ -108,6 +108,7 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         undo_after,
         message,
         template,
+        outbox,
         audit,
     } = write;
     if let Some(created) = created {
@@ -154,6 +155,9 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         let keep =
             "INSERT INTO revisions (hash, document, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
         sqlx::query(keep).bind(hash).bind(document).bind(now).execute(&mut *conn).await?;
+    }
+    for entry in outbox {
+        insert(conn, OutboxEntry::TABLE, entry.assignments(run)).await?;
     }
     for entry in audit {
         insert(conn, AuditEntry::TABLE, entry.assignments(run)).await?;

@@ -6,6 +6,7 @@ use dalsegno_protocol::Policy;
 use serde_json::Value as Json;
 
 use super::Rows;
+use super::outbox::OutboxEntry;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{
     Assignment, AttemptRow, CallRow, Column as _, Hash, MessageRow, RunRow, RunRows, WaitRow,
@@ -43,6 +44,8 @@ pub(crate) struct WriteSet {
     pub message: Option<Box<MessageRow>>,
     /// A template to insert, unless it exists.
     pub template: Option<Template>,
+    /// New rows of the outbox.
+    pub outbox: Vec<OutboxEntry>,
     /// New rows of the audit, in order.
     pub audit: Vec<AuditEntry>,
 }
@@ -243,6 +246,11 @@ impl Change {
     /// Inserts a template, unless it exists.
     pub fn insert_template(&mut self, template: Template) {
         self.write.template = Some(template);
+    }
+
+    /// Stores a notification of people.
+    pub fn notify_people(&mut self, entry: OutboxEntry) {
+        self.write.outbox.push(entry);
     }
 
     /// Appends to the run's audit.

@@ -207,6 +207,8 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         limit_active_ms: None,
         limit_reached_at: None,
         active_ms: 0,
+        limits_near: 0,
+        announced: None,
         finish_outcome: None,
         finish_reason: None,
         finish_message: None,

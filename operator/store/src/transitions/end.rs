@@ -4,12 +4,15 @@ use dalsegno_protocol::Policy;
 use serde_json::{Value as Json, json};
 use uuid::Uuid;
 
+use super::announce::announce_near_limits;
 use super::waits::withdraw_waits;
-use super::{Change, text};
+use super::{Change, OutboxEntry, text};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish};
+use dalsegno_model::{
+    AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish, RunOutcome,
+};
 
 /// An end that is neither a crash nor a disruption.
 pub(super) fn neutral_ending(attempt: i32, cause: Cause) -> Ending {
@@ -53,6 +56,7 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     if progress {
         run.parks_without_progress = 0;
     }
+    announce_near_limits(change);
     fence(change);
     Ok(Some(class))
 }
@@ -153,6 +157,10 @@ pub(super) fn finish_with_audit(
     let detail = finish_detail(change.row(), finish);
     change.audit(kind::FINISHED, actor, detail);
     withdraw_waits(change);
+    if finish.outcome == RunOutcome::Failed {
+        let entry = OutboxEntry::failed(change.row(), now);
+        change.notify_people(entry);
+    }
 }
 
 /// Finishes the run. Its epoch and capability stay, so that a retry of its worker is recognized. `by`: commit id and

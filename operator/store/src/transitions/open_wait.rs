@@ -7,7 +7,8 @@ use sha2::{Digest as _, Sha256};
 use super::waits::{answer_by_clock, answer_message_wait, update_waits};
 use super::worker::has_capability;
 use super::{
-    Change, Decision, MovedRateLimit, Needs, RateLimitQueue, Rows, Transition, UnreadQuery, WaitsQuery, text,
+    Change, Decision, MovedRateLimit, Needs, OutboxEntry, RateLimitQueue, Rows, Transition, UnreadQuery,
+    WaitsQuery, text,
 };
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{BoundaryColumn, EnumText, Hash, RunRow, StoredWait, WaitRow};
@@ -199,6 +200,7 @@ impl Transition for OpenWait {
         run.stored_bytes += request.len() as i64;
         if row.kind.0 == WaitKind::Approval {
             change.notify();
+            change.notify_people(OutboxEntry::approval_requested(&row)?);
         }
         let (now, id, wake_at) = (change.now(), row.id.clone(), row.wake_at);
         change.open_wait(row, request);

@@ -1,5 +1,6 @@
 //! Settings of a run: the lengths of its deadlines, its limits, and its retention. Changes of settings are not in the audit.
 
+use super::announce::announce_near_limits;
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
 use dalsegno_model::{Deadlines, Retention, RunLimits, RunRecord};
@@ -42,6 +43,7 @@ impl Transition for SetLimits {
             let now = change.now();
             change.run().set_limits(self.0);
             change.run().check_usage_limits(now);
+            announce_near_limits(&mut change);
         }
         change.with_record()
     }

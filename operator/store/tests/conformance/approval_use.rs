@@ -1,9 +1,10 @@
 //! An approval allows one call: the claim that names it. And decisions that do not count.
 
 use dalsegno_model::{
-    Answered, CallFilter, Claim, Claimed, RefusedDecision, Rewind, WaitAnswer, WaitDecision,
+    Answered, CallFilter, Claim, Claimed, OpenWaitRequest, RefusedDecision, Rewind, WaitAnswer, WaitDecision,
 };
 use dalsegno_protocol::{Policy, WaitOutcome};
+use dalsegno_store::checkpoint;
 
 use super::rewinds::done;
 use super::waits::{approval, later, open, request};
@@ -17,6 +18,7 @@ on_every_engine! {
     of_many_claims_at_once_one_uses_the_approval,
     a_rewind_takes_the_approval_with_it,
     a_refused_decision_is_in_the_audit_and_changes_nothing,
+    the_checkpoint_of_the_head_shows_the_proposal_that_waits,
 }
 
 const POLICY: Policy = Policy::RetrySameKey;
@@ -135,4 +137,19 @@ async fn a_refused_decision_is_in_the_audit_and_changes_nothing(cx: &TestContext
     }
     assert_eq!(cx.audit(worker.run).await.unwrap().len(), before);
     cx.assert_audit_is_valid(worker.run).await;
+}
+
+async fn the_checkpoint_of_the_head_shows_the_proposal_that_waits(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.commit_turn(&worker, 1).await;
+    cx.commit_turn(&worker, 2).await;
+    let proposal = async |turn| {
+        let document = checkpoint(&*cx.store, &cx.run_of(&worker).await, turn).await.unwrap().unwrap();
+        document.pending_proposal.map(|it| it.get().to_owned())
+    };
+    assert_eq!(proposal(None).await, None);
+    let body = json(r#"{"kind":"approval","title":"pay","proposal":{"cents":  5}}"#);
+    open(cx, &OpenWaitRequest { body, ..request(&worker, "pay", approval()) }).await;
+    assert_eq!(proposal(None).await.as_deref(), Some(r#"{"cents":  5}"#));
+    assert_eq!(proposal(Some(1)).await, None, "only the head");
 }

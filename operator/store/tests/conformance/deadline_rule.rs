@@ -30,6 +30,8 @@ struct Row {
     /// Of the lease that was granted, of the heartbeat timeout, of the start and the progress deadline, of the time to
     /// park, in milliseconds.
     lengths: [i64; 5],
+    /// Since when a limit of usage is reached, in seconds before the poll, and the limit of active time in milliseconds.
+    limits: [Option<i64>; 2],
     /// The gateway that last renewed the lease, of those that [`put_gateways`] stores; 0 is none.
     gateway: u8,
 }
@@ -39,14 +41,17 @@ fn row() -> impl Strategy<Value = Row> {
     let state = prop::sample::select(&["reserved", "created", "attached", "ended"][..]);
     let time = || prop::sample::select(&[5, 20, 45, 120][..]);
     let times = prop::array::uniform7(prop::option::of(time()));
+    let limits =
+        (prop::option::of(time()), prop::option::of(prop::sample::select(&[0, 60_000, 3_600_000][..])));
     let length = || prop::sample::select(&[10_000, 30_000, 3_600_000][..]);
-    (state, times, time(), any::<bool>(), prop::array::uniform5(length()), 0..4_u8).prop_map(
-        |(state, times, head_at, is_own_head, lengths, gateway)| Row {
+    (state, times, time(), any::<bool>(), prop::array::uniform5(length()), limits, 0..4_u8).prop_map(
+        |(state, times, head_at, is_own_head, lengths, limits, gateway)| Row {
             state,
             times,
             head_at,
             is_own_head,
             lengths,
+            limits: [limits.0, limits.1],
             gateway,
         },
     )
@@ -55,7 +60,7 @@ fn row() -> impl Strategy<Value = Row> {
 impl Row {
     /// What makes the run's row, and its attempt's, so.
     fn statements(&self, cx: &TestContext, run: &RunRecord, now: i64) -> [String; 2] {
-        let Self { state, times, head_at, is_own_head, lengths, gateway } = self;
+        let Self { state, times, head_at, is_own_head, lengths, limits: [reached, active], gateway } = self;
         let [lease, heartbeat, start, progress, park] = lengths;
         let gateway = gateway_id(cx, *gateway);
         let at = |ago: &Option<i64>| ago.map_or("NULL".into(), |ago| (now - ago * 1_000).to_string());
@@ -67,6 +72,7 @@ impl Row {
             (times[2].is_some(), if_requested(times[2].is_some(), told_of_suspend));
         let attached = if *state == "attached" { at(&times[6].or(Some(45))) } else { attached };
         let (head_at, head_attempt) = (now - head_at * 1_000, if *is_own_head { 1 } else { 0 });
+        let (reached, active) = (at(reached), active.map_or("NULL".into(), |ms| ms.to_string()));
         let of_attempt = format!("scheduled_at = {scheduled}, attached_at = {attached}");
         let uid = &run.object_uid;
         [
@@ -76,7 +82,8 @@ impl Row {
                  cancel_told_at = {told}, suspend = {suspend}, suspend_requested_at = {suspended}, \
                  suspend_told_at = {told_of_suspend}, suspend_ms = {park}, lease_renewed_at = {renewed}, lease_ms = {lease}, \
                  heartbeat_ms = {heartbeat}, start_ms = {start}, progress_ms = {progress}, head_at = {head_at}, \
-                 head_attempt = {head_attempt} WHERE object_uid = '{uid}'"
+                 head_attempt = {head_attempt}, limit_reached_at = {reached}, limit_active_ms = {active}, active_ms = 2000 \
+                 WHERE object_uid = '{uid}'"
             ),
             format!(
                 "UPDATE attempts SET state = '{state}', {of_attempt} \
@@ -90,7 +97,7 @@ async fn the_poll_and_the_record_name_the_same_deadline(cx: &TestContext) {
     let mut runner = TestRunner::deterministic();
     let worker = cx.worker().await;
     cx.commit_turn(&worker, 1).await;
-    let mut found = [0; 6];
+    let mut found = [0; 7];
     // The gateways have beaten for long, and for less than some deadlines.
     for beating in [3_600, 35] {
         let now = cx.run_of(&worker).await.now.as_millisecond();
@@ -219,6 +226,13 @@ async fn a_store_that_is_often_unavailable_still_finds_a_hung_worker(cx: &TestCo
 }
 
 fn first_expired(record: &RunRecord) -> Option<Deadline> {
-    let all = [Deadline::Cancel, Deadline::Suspend, Deadline::Lease, Deadline::Start, Deadline::Progress];
+    let all = [
+        Deadline::Cancel,
+        Deadline::Suspend,
+        Deadline::Limit,
+        Deadline::Lease,
+        Deadline::Start,
+        Deadline::Progress,
+    ];
     all.into_iter().find(|deadline| record.is_expired(*deadline))
 }

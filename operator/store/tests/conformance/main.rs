@@ -30,6 +30,7 @@ mod messages;
 mod namespace_usage;
 mod open_calls;
 mod other_arguments;
+mod outbox;
 mod outcomes;
 mod over;
 mod own_calls;

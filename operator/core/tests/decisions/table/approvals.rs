@@ -383,6 +383,17 @@ fn an_approval_times_out_only_after_a_live_read_without_a_decision() {
 }
 
 #[test]
+fn where_there_are_no_objects_the_deadline_counts_alone() {
+    let mut case = overdue(OnTimeout::Answer);
+    case.seen.approvals = Some(ObservedApprovals::without_objects());
+    let names: Vec<_> = case.effects().iter().map(ApprovalEffect::name).collect();
+    assert_eq!(names, ["time-out-wait"]);
+    let mut open = self::case(|_| {});
+    open.seen.approvals = Some(ObservedApprovals::without_objects());
+    assert!(open.effects().is_empty());
+}
+
+#[test]
 fn hold_and_fail_wait_until_the_run_is_parked_on_the_approval() {
     for (on_timeout, is_parked, times_out) in [
         (OnTimeout::Answer, false, true),

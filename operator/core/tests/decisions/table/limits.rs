@@ -334,3 +334,17 @@ fn an_attempt_that_a_limit_stopped_before_it_attached_is_no_evidence() {
     assert!(given.row.past.iter().all(|it| it.state == AttemptState::Ended));
     check_all(vec![case("the run goes on", given, expect_effect("create triage-4"))]);
 }
+
+#[test]
+fn a_hold_is_announced_until_the_store_has_it() {
+    let held = limited(waiting(), json!({ "turns": 7 }));
+    let (run, notice) = held.decide().announcement.unwrap();
+    assert_eq!((run, notice.attempt, notice.key.as_str()), (held.row.id, 4, "LimitReached, epoch 1"));
+    let mut announced = held.clone();
+    announced.row.announced = Some(notice.key);
+    assert_eq!(announced.decide().announcement, None);
+    announced.row.epoch = 3;
+    let next = announced.decide().announcement.map(|(_, notice)| notice.key);
+    assert_eq!(next.as_deref(), Some("LimitReached, epoch 3"), "another attempt was made in between");
+    assert_eq!(working().decide().announcement, None);
+}
