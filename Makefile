@@ -15,8 +15,8 @@ demo: ## evict the pod of a run and watch the run resume, on a cluster on this m
 test: ## run all tests, the end-to-end tests on a real cluster included; the last line is the sum
 	@hack/test.sh
 
-crash: ## let the operator die before and after every step of a recovery, for each kind of death
-	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/scenarios.sh chaos operator_crash
+crash: ## let the operator die before and after every step of a recovery, for each kind of death, and of a wait
+	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/scenarios.sh chaos operator_crash parked
 
 soak: ## break workers, nodes, the operator, the gateways and PostgreSQL at random for an hour, and check every run
 	@DALSEGNO_E2E_SOAK_SECONDS=$${DALSEGNO_E2E_SOAK_SECONDS:-3600} hack/scenarios.sh chaos soak

@@ -133,7 +133,7 @@ reasons! {
          Or choose another name for the run."
     }
     WaitTimedOut {
-        "Nobody answered a wait before its deadline, and the agent asked to be held then.",
+        "Nobody answered a wait before its deadline, and the agent asked to be held, or to fail, then.",
         "Answer the wait: the run then continues without further action. Or cancel the run."
     }
 

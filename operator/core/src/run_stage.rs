@@ -171,7 +171,12 @@ fn is_held_as_refused(old: &AgentRunStatus) -> bool {
 
 /// How a finished run ended, as `summary` and `reason`.
 pub(crate) fn end_of(row: &RunRecord) -> (Summary, Reason) {
-    let failed = if ended_by_operator(row) { Reason::RecoveryFailed } else { Reason::AgentFailed };
+    let timed_out = |finish: &FinishRow| finish.reason == Reason::WaitTimedOut.as_str();
+    let failed = match ended_by_operator(row) {
+        true if row.finish.as_ref().is_some_and(timed_out) => Reason::WaitTimedOut,
+        true => Reason::RecoveryFailed,
+        false => Reason::AgentFailed,
+    };
     match row.finish.as_ref().map(|finish| finish.outcome) {
         Some(RunOutcome::Succeeded) => (Summary::Succeeded, Reason::Completed),
         Some(RunOutcome::Cancelled) => (Summary::Cancelled, Reason::Cancelled),

@@ -63,6 +63,15 @@ fn ends() -> Vec<Case> {
             expect_status(Summary::Failed, Reason::RecoveryFailed).condition(Stalled, "True", Reason::Failed),
         ),
         case(
+            "a run that failed at the deadline of a wait",
+            {
+                let mut it = run().reserved(4).ended_by_operator(Failed, 60);
+                it.row.finish.as_mut().unwrap().reason = "WaitTimedOut".into();
+                it
+            },
+            expect_status(Summary::Failed, Reason::WaitTimedOut).condition(Stalled, "True", Reason::Failed),
+        ),
+        case(
             "an exit with 0 after the finish does not change the result",
             attached().finished(Done, 5).pod(pod(3).terminated(0)),
             succeeded(),
