@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dalsegno_protocol::{
-    Code, Message, OnTimeout, ParkMode, ParkResponse, ParkResult, Wait, WaitAnswer, WaitKind,
-    WaitRequest,
+    Code, Message, OnTimeout, ParkMode, ParkResponse, ParkResult, Wait, WaitAnswer, WaitKind, WaitRequest,
 };
 use serde::Serialize;
 

@@ -95,7 +95,8 @@ mod tests {
         found["matchConstraints"]["objectSelector"] = json!({});
         found["matchConstraints"]["resourceRules"][0]["scope"] = json!("*");
         assert_eq!(expected().difference(&found), None);
-        let changes: [(&str, fn(&mut Value)); 7] = [
+        type Edit = fn(&mut Value);
+        let changes: [(&str, Edit); 7] = [
             ("spec.failurePolicy", |it| it["failurePolicy"] = json!("Ignore")),
             ("spec.validations", |it| it["validations"] = json!([])),
             ("spec.validations[0].expression", |it| it["validations"][0]["expression"] = json!("1 == 1")),

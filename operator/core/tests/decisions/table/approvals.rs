@@ -261,7 +261,8 @@ fn an_object_from_before_the_policies_is_replaced_with_its_decision() {
 
 #[test]
 fn an_object_of_another_owner_or_proposal_is_replaced() {
-    let changes: [(&str, fn(&mut AgentApproval)); 6] = [
+    type Edit = fn(&mut AgentApproval);
+    let changes: [(&str, Edit); 6] = [
         ("owner", |it| it.metadata.owner_references = None),
         ("hash", |it| it.spec.proposal_hash = HASH.replace('7', "8")),
         ("turn", |it| it.spec.turn = 1),
