@@ -4,7 +4,7 @@
 # It continues after a failure, so that one run shows all of them. The last line is the sum over all test runners. A
 # runner that does not end, or that has no test, counts as one failure.
 #
-# KEEP_CLUSTER=1 leaves the cluster up. BUDGET (default 80) is the limit for everything, in minutes: CI ends the script
+# KEEP_CLUSTER=1 leaves the cluster up. BUDGET (default 86) is the limit for everything, in minutes: CI ends the script
 # after 90 minutes, and the last line must be printed before. The logs of the steps are in target/test-logs.
 source "$(dirname "$0")/lib.sh"
 
@@ -44,7 +44,7 @@ log_of() { echo "$logs/${1// /-}.log"; }
 
 # start NAME MINUTES COMMAND…: starts a step. Its output goes to its log only.
 start() {
-    local name=$1 limit=$(($2 * 60)) left=$((${BUDGET:-80} * 60 - SECONDS + began))
+    local name=$1 limit=$(($2 * 60)) left=$((${BUDGET:-86} * 60 - SECONDS + began))
     shift 2
     ((limit < left)) || limit=$((left > 1 ? left : 1))
     : >"$(log_of "$name")"
@@ -132,7 +132,7 @@ run 'build' nothing 25 cargo build --locked --workspace --lib --bins --tests || 
 # The fuzz targets are a build of their own. It uses the processor time that the lint and the tests leave.
 background 'build the fuzz targets' 30 hack/fuzz.sh build
 run 'lint' nothing 15 hack/lint.sh || true
-run 'tests in Rust' cargo 20 bash -c "timed --exclude dalsegno-e2e --lib --bins --tests --" || true
+run 'tests in Rust' cargo 28 bash -c "timed --exclude dalsegno-e2e --lib --bins --tests --" || true
 run 'examples in the documentation' cargo 5 cargo test --locked --workspace --doc || true
 harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p') || true
 run 'tests of the harness' cargo 5 "${harness:-false}" || true

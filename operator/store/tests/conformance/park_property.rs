@@ -23,8 +23,8 @@ async fn after_an_acknowledgement_nothing_is_accepted_and_no_turn_is_lost_in_pos
     play_rounds(&crate::engines::postgres().await).await;
 }
 
-/// The number of rounds, each with a run of its own.
-const ROUNDS: u64 = 500;
+/// The number of rounds in each database, each with a run of its own.
+const ROUNDS: u64 = 250;
 
 /// How many rounds are played at the same time.
 const AT_ONCE: usize = 12;
