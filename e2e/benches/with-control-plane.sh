@@ -91,7 +91,7 @@ for node in f1 f2 f3 f4; do
 {apiVersion: v1, kind: Node, metadata: {name: $node, annotations: {kwok.x-k8s.io/node: fake}}}
 EOK
 done
-"$dir/kubectl" apply --server-side -f "$crds/agentdefinitions.yaml" -f "$crds/agentruns.yaml" >/dev/null
+"$dir/kubectl" apply --server-side -f "$crds/agentdefinitions.yaml" -f "$crds/agentruns.yaml" -f "$crds/agentapprovals.yaml" >/dev/null
 "$dir/kubectl" wait --for=condition=Established crd --all --timeout=30s >/dev/null
 "$dir/kubectl" wait --for=condition=Ready node --all --timeout=60s >/dev/null
 
