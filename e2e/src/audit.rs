@@ -74,19 +74,26 @@ impl AuditLog {
         Ok(complete.lines().filter_map(|line| parse(line, &self.namespace)).collect())
     }
 
-    /// How often each pod of a run was created, by the pod's name.
+    /// How often each pod of a run was created, by the pod's name. If the operator dies before the API server answers, the
+    /// entry says that the creation failed, although the pod may exist. Then it is assigned to a node.
     pub fn pods_created(&self, run: &str) -> Result<BTreeMap<String, usize>> {
-        let mut made = BTreeMap::new();
+        let (mut created, mut assigned) = (BTreeMap::new(), BTreeMap::new());
         for entry in self.entries()? {
-            if entry.verb == "create"
-                && entry.is_pod()
-                && entry.succeeded()
-                && attempt_of(run, &entry.name).is_some()
-            {
-                *made.entry(entry.name).or_default() += 1;
+            let counts = match entry.subresource.as_str() {
+                "" => &mut created,
+                "binding" => &mut assigned,
+                _ => continue,
+            };
+            let is_of_run = entry.resource == "pods" && attempt_of(run, &entry.name).is_some();
+            if entry.verb == "create" && entry.succeeded() && is_of_run {
+                *counts.entry(entry.name).or_default() += 1;
             }
         }
-        Ok(made)
+        for (pod, times) in assigned {
+            let created: &mut usize = created.entry(pod).or_default();
+            *created = times.max(*created);
+        }
+        Ok(created)
     }
 
     /// The names of all pods that were created in the namespace. A pod that was created twice appears twice.
