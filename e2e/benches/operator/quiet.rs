@@ -131,6 +131,7 @@ const READ_FUNCTIONS: [&str; 3] = ["ds_now_", "ds_run_record_", "ds_expire_"];
 fn may_write(statement: &str) -> bool {
     let has_keyword =
         ["INSERT", "UPDATE", "DELETE", "CREATE", "ALTER"].iter().any(|word| statement.contains(word));
-    let other_calls = READ_FUNCTIONS.iter().fold(statement.to_owned(), |rest, read| rest.replace(read, ""));
-    has_keyword || other_calls.contains("ds_")
+    let words = statement.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
+    let mut functions = words.filter(|word| word.starts_with("ds_"));
+    has_keyword || functions.any(|name| !READ_FUNCTIONS.iter().any(|read| name.starts_with(read)))
 }

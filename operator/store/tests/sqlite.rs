@@ -354,6 +354,12 @@ const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      ALTER TABLE runs DROP COLUMN open_wait_bytes; ALTER TABLE runs DROP COLUMN parked_on; \
      ALTER TABLE runs DROP COLUMN park_mode; ALTER TABLE runs DROP COLUMN parked_at; \
      ALTER TABLE runs DROP COLUMN parks_without_progress; ALTER TABLE runs DROP COLUMN wake_at; \
+     DROP TABLE messages; ALTER TABLE runs DROP COLUMN inbox; ALTER TABLE runs DROP COLUMN unread; \
+     ALTER TABLE runs DROP COLUMN unread_bytes; \
+     ALTER TABLE runs DROP COLUMN limit_turns; ALTER TABLE runs DROP COLUMN limit_tokens; \
+     ALTER TABLE runs DROP COLUMN limit_cost; ALTER TABLE runs DROP COLUMN limit_active_ms; \
+     ALTER TABLE runs DROP COLUMN limit_reached_at; ALTER TABLE runs DROP COLUMN active_ms; \
+     DROP TABLE outbox; ALTER TABLE runs DROP COLUMN limits_near; ALTER TABLE runs DROP COLUMN announced; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
 
 #[tokio::test]
