@@ -97,7 +97,8 @@ pub struct AttachResponse {
     pub unsettled_calls: Vec<Call>,
     /// Calls of the open turn that are completed or failed, with their results. Do not run them again.
     pub completed_calls: Vec<Call>,
-    /// The open waits, and those answered since the head.
+    /// The open waits, and those answered since the head. A gateway of an earlier version does not send them.
+    #[serde(default)]
     pub waits: Vec<Wait>,
     /// Warnings that the worker should log.
     pub warnings: Vec<Warning>,
