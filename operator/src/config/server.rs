@@ -134,7 +134,7 @@ pub struct OperatorArgs {
     pub crash_at: Option<String>,
 }
 
-/// Who is told of what needs a person (docs/guides/notifications.md).
+/// Where notifications are sent (docs/guides/notifications.md).
 #[derive(Clone, Debug, Default, Args)]
 pub struct NotificationArgs {
     /// https URL that notifications are sent to. Unset: nobody is notified.

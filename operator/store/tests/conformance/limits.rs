@@ -91,7 +91,9 @@ async fn the_boundary_that_reaches_a_limit_is_accepted_and_reports_it(cx: &TestC
     let run = cx.run_of(&worker).await;
     assert_eq!(run.limit_reached_at, run.head.as_ref().map(|head| head.at));
     match cx.commit(&last).await.unwrap() {
-        Committed::Duplicate(receipt) => assert!(receipt.signals.limit, "a retry is told too"),
+        Committed::Duplicate(receipt) => {
+            assert!(receipt.signals.limit, "the answer to a retry has the flag too")
+        }
         other => panic!("{other:?}"),
     }
     assert!(heartbeat(cx, &worker).await);

@@ -95,7 +95,7 @@ impl<'c> Round<'c> {
                 self.cx.settle(&person_settles(self.run, &id)).await.unwrap();
             }
         }
-        // The suspend is lifted, or the worker is told of it at its first write.
+        // The suspend is lifted, or the worker learns of it at its first write.
         if self.numbers.one_in(2) {
             self.cx.resume(self.run).await.unwrap();
         }
