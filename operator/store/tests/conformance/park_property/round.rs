@@ -142,7 +142,7 @@ impl<'c> Round<'c> {
     }
 
     fn stop(&mut self, worker: &Worker) -> Stop {
-        // A worker that is told of a cancel may park, too.
+        // A worker that knows of a cancel may park, too.
         let acknowledges = self.numbers.one_in(if self.signals.cancel { 2 } else { 4 });
         if acknowledges { Stop::Acknowledge } else { Stop::Park(worker.park()) }
     }
