@@ -123,9 +123,9 @@ impl StatementLog {
     }
 }
 
-/// Functions of the store that only read. `ds_expire`, called once a minute, writes only if a run is past its
-/// retention.
-const READ_FUNCTIONS: [&str; 3] = ["ds_now_", "ds_run_record_", "ds_expire_"];
+/// Functions of the store that write nothing while nothing is due. Once a minute `ds_expire` looks for runs past their
+/// retention, and `ds_drop_revisions` for templates that no run needs.
+const READ_FUNCTIONS: [&str; 4] = ["ds_now_", "ds_run_record_", "ds_expire_", "ds_drop_revisions_"];
 
 /// Whether a statement may write: it has a keyword that writes, or it calls another function of the store.
 fn may_write(statement: &str) -> bool {
