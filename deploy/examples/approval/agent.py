@@ -1,8 +1,8 @@
 """An example agent: it buys something, and asks a person before it pays.
 
-Turn 1 makes the order and stores it. Turn 2 asks for approval, and gives its pod back while a person decides. Then the next
-pod pays, once: the payment names the approval, and the store lets an approval allow one call. The ledger stands for the
-bank.
+Turn 1 makes the order and stores it. Turn 2 asks for approval, and gives its pod back while a person decides. Then the
+next pod pays, once: the payment names the approval, and the store lets an approval allow one call. The ledger stands
+for the bank.
 
 The input: {"item", "cents", "ledger"}.
 """
