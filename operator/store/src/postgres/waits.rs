@@ -37,6 +37,12 @@ static STATES: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// One run at a time counts the waits for a rate limit and adds its own: runs that are limited at the same moment get a
+/// place each. It is a statement of its own, so that the count sees what the run before has committed. A transaction takes
+/// this lock after the lock of its run, and waits for none after it, so that no two wait for each other.
+const LOCK_RATE_LIMIT: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended('rateLimit/' || $1::text || '/' || $2::text, 0))";
+
 /// Reads the waits that a rule needs besides the open ones.
 pub(super) async fn load(
     transaction: &mut Transaction<'_>,
@@ -48,7 +54,9 @@ pub(super) async fn load(
     let found = transaction.all(sqlx::query(AssertSqlSafe(NAMED.as_str())).bind(run.id).bind(ids)).await?;
     rows.named_waits = found.iter().map(StoredWait::read).collect::<DbResult<_>>()?;
     if let Some(provider) = query.provider {
-        let query = sqlx::query(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(without_nul(provider));
+        let provider = without_nul(provider);
+        transaction.all(sqlx::query(LOCK_RATE_LIMIT).bind(&run.tenant).bind(&provider)).await?;
+        let query = sqlx::query(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider);
         let found = transaction.all(query).await?;
         let row = found.first().ok_or_else(|| DbError::Corrupt("a count returned no row".into()))?;
         rows.rate_limit =

@@ -40,6 +40,7 @@ mod patches;
 mod phases;
 mod prior_runs;
 mod property;
+mod rate_limits;
 mod read_transactions;
 mod records;
 mod refused_keys;

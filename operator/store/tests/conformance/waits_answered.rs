@@ -1,4 +1,4 @@
-//! Who answers a wait: a person, the store's clock, the end of a rate limit. And what its deadline does.
+//! Who answers a wait: a person, or the store's clock. And what its deadline does.
 
 use dalsegno_model::{
     Answered, AttemptState, Cause, Class, Deadline, Lifecycle, OpenWaitRequest, RunOutcome, RunRecord,
@@ -22,8 +22,6 @@ on_every_engine! {
     a_decision_lifts_the_hold_of_a_deadline,
     the_poll_lists_a_run_whose_time_has_come_while_no_gateway_serves,
     workers_poll_the_states_of_waits_together,
-    a_rate_limit_is_tried_by_one_run_first_and_then_by_twice_as_many,
-    a_run_that_is_limited_again_moves_the_later_ones,
     the_operator_parks_a_worker_that_has_opened_a_wait_since_its_last_boundary,
     an_older_wait_does_not_excuse_a_silent_worker,
 }
@@ -202,54 +200,11 @@ async fn workers_poll_the_states_of_waits_together(cx: &TestContext) {
     assert_eq!(first.answer.as_ref().unwrap().decision.as_ref().unwrap().by, "ada");
 }
 
-fn rate_limit(reset: Timestamp) -> WaitAsks {
-    WaitAsks::RateLimit { provider: "models.example".into(), reset: Some(reset) }
-}
-
-/// How long after the reset the wait's time comes, in whole seconds.
-fn delay(wake_at: Option<Timestamp>, reset: Timestamp) -> i64 {
-    wake_at.unwrap().duration_since(reset).as_secs()
-}
-
-async fn a_rate_limit_is_tried_by_one_run_first_and_then_by_twice_as_many(cx: &TestContext) {
-    let reset = Timestamp::from_second(in_ms(60_000).as_second()).unwrap();
-    let mut delays = Vec::new();
-    for _ in 0..7 {
-        let worker = cx.worker().await;
-        let wait = open(cx, &request(&worker, "limit", rate_limit(reset))).await;
-        delays.push(delay(wait.facts.wake_at, reset));
-    }
-    assert_eq!(delays, [0, 5, 5, 10, 10, 10, 10]);
-    let worker = cx.worker().await;
-    let far = open(cx, &request(&worker, "far", rate_limit(in_ms(90 * 86_400_000)))).await;
-    let hours = far.facts.wake_at.unwrap().duration_since(Timestamp::now()).as_hours();
-    assert_eq!(hours, 24, "a reset is at most a day away");
-}
-
-async fn a_run_that_is_limited_again_moves_the_later_ones(cx: &TestContext) {
-    let (probe, later) = (cx.worker().await, cx.worker().await);
-    open(cx, &request(&probe, "limit", rate_limit(in_ms(-10_000)))).await;
-    settle_after(cx, &probe, 1_100).await;
-    assert_eq!(cx.waits(probe.run).await.unwrap()[0].state, WaitState::Answered, "the probe tries");
-    let soon = in_ms(500);
-    let waits = open(cx, &request(&later, "limit", rate_limit(soon))).await.facts;
-    parked(cx, &later, &["limit"], ParkMode::All).await;
-    let again = Timestamp::from_millisecond(soon.as_millisecond() + 60_000).unwrap();
-    open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
-    let run = cx.run_of(&later).await;
-    let moved = run.waits[0].wake_at.unwrap().duration_since(waits.wake_at.unwrap()).as_millis();
-    assert_eq!(moved, 60_000);
-    sleep_ms(1_600).await;
-    assert!(cx.run_of(&later).await.is_expired(Deadline::Wake), "the run's own row does not know yet");
-    let run = cx.settle_time(later.run).await.unwrap();
-    assert_eq!((run.park.is_some(), run.wake_at), (true, run.waits[0].wake_at));
-}
-
 async fn the_operator_parks_a_worker_that_has_opened_a_wait_since_its_last_boundary(cx: &TestContext) {
     let worker = cx.worker().await;
     open(cx, &request(&worker, "old", later())).await;
     cx.commit_turn(&worker, 1).await;
-    open(cx, &request(&worker, "new", later())).await;
+    open(cx, &request(&worker, "new", approval())).await;
     assert_eq!(cx.run_of(&worker).await.unattended_wait().unwrap().id, "new");
     let other = cx.park_unattended(worker.run, 2).await.unwrap();
     assert_eq!(other.attempt.number, 1, "another attempt");

@@ -1,0 +1,75 @@
+//! Waits for the rate limit of one provider: one run tries first, and twice as many in each later group.
+
+use dalsegno_model::{Deadline, WaitAsks};
+use dalsegno_protocol::{ParkMode, WaitState};
+use futures::future::join_all;
+use jiff::Timestamp;
+
+use super::waits::{in_ms, open, opened, parked, request, settle_after};
+use crate::context::*;
+use crate::engines::on_every_engine;
+
+on_every_engine! {
+    a_rate_limit_is_tried_by_one_run_first_and_then_by_twice_as_many,
+    runs_that_are_limited_at_the_same_moment_try_again_in_turn,
+    a_run_that_is_limited_again_moves_the_later_ones,
+}
+
+fn rate_limit(reset: Timestamp) -> WaitAsks {
+    WaitAsks::RateLimit { provider: "models.example".into(), reset: Some(reset) }
+}
+
+/// How long after the reset the wait's time comes, in whole seconds.
+fn delay(wake_at: Option<Timestamp>, reset: Timestamp) -> i64 {
+    wake_at.unwrap().duration_since(reset).as_secs()
+}
+
+async fn a_rate_limit_is_tried_by_one_run_first_and_then_by_twice_as_many(cx: &TestContext) {
+    let reset = Timestamp::from_second(in_ms(60_000).as_second()).unwrap();
+    let mut delays = Vec::new();
+    for _ in 0..7 {
+        let worker = cx.worker().await;
+        let wait = open(cx, &request(&worker, "limit", rate_limit(reset))).await;
+        delays.push(delay(wait.facts.wake_at, reset));
+    }
+    assert_eq!(delays, [0, 5, 5, 10, 10, 10, 10]);
+    let worker = cx.worker().await;
+    let far = open(cx, &request(&worker, "far", rate_limit(in_ms(90 * 86_400_000)))).await;
+    let hours = far.facts.wake_at.unwrap().duration_since(Timestamp::now()).as_hours();
+    assert_eq!(hours, 24, "a reset is at most a day away");
+}
+
+/// Fifteen runs open their waits at the same moment, through two gateways.
+async fn runs_that_are_limited_at_the_same_moment_try_again_in_turn(cx: &TestContext) {
+    let reset = Timestamp::from_second(in_ms(60_000).as_second()).unwrap();
+    let mut requests = Vec::new();
+    for _ in 0..15 {
+        requests.push(request(&cx.worker().await, "limit", rate_limit(reset)));
+    }
+    let waits = join_all(requests.iter().enumerate().map(|(nth, request)| {
+        let store = if nth % 2 == 0 { &cx.store } else { &cx.second_gateway };
+        async move { opened(store.open_wait(request).await.unwrap()) }
+    }));
+    let mut delays: Vec<_> = waits.await.iter().map(|wait| delay(wait.facts.wake_at, reset)).collect();
+    delays.sort_unstable();
+    assert_eq!(delays, [0, 5, 5, 10, 10, 10, 10, 15, 15, 15, 15, 15, 15, 15, 15]);
+}
+
+async fn a_run_that_is_limited_again_moves_the_later_ones(cx: &TestContext) {
+    let (probe, later) = (cx.worker().await, cx.worker().await);
+    open(cx, &request(&probe, "limit", rate_limit(in_ms(-10_000)))).await;
+    settle_after(cx, &probe, 1_100).await;
+    assert_eq!(cx.waits(probe.run).await.unwrap()[0].state, WaitState::Answered, "the probe tries");
+    let soon = in_ms(500);
+    let waits = open(cx, &request(&later, "limit", rate_limit(soon))).await.facts;
+    parked(cx, &later, &["limit"], ParkMode::All).await;
+    let again = Timestamp::from_millisecond(soon.as_millisecond() + 60_000).unwrap();
+    open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
+    let run = cx.run_of(&later).await;
+    let moved = run.waits[0].wake_at.unwrap().duration_since(waits.wake_at.unwrap()).as_millis();
+    assert_eq!(moved, 60_000);
+    sleep_ms(1_600).await;
+    assert!(cx.run_of(&later).await.is_expired(Deadline::Wake), "the run's own row does not know yet");
+    let run = cx.settle_time(later.run).await.unwrap();
+    assert_eq!((run.park.is_some(), run.wake_at), (true, run.waits[0].wake_at));
+}
