@@ -27,8 +27,8 @@ upgrade: ## upgrade from the previous version and roll back while runs are activ
 fleet: ## let two hundred runs meet bad weather: no registry, a slow webhook, a full quota, a sidecar, a bad roll-out
 	@DALSEGNO_E2E_FLEET_RUNS=$${DALSEGNO_E2E_FLEET_RUNS:-200} hack/scenarios.sh chaos fleet
 
-parked: ## park a thousand runs until one second, restart everything meanwhile, and check that each goes on once
-	@hack/bench.sh parked
+parked: ## park a thousand runs until one second, and fifty on one rate limit, restart everything, and check that each goes on once
+	@hack/bench.sh ramp parked
 
 fuzz: ## look for bytes that break a decoder, five minutes per target
 	@hack/fuzz.sh 300

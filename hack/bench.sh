@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
-# it runs all benches but scale and parked, which take long: boundary turns sizing slow reaction quiet memory lives. The tables of
-# sizing are in docs/reference/sizing.md.
+# it runs all benches but scale, parked and ramp, which take long: boundary turns sizing slow reaction quiet memory lives. The
+# tables of sizing are in docs/reference/sizing.md.
 source "$(dirname "$0")/lib.sh"
 
 wanted=" ${*:-boundary turns sizing slow reaction quiet memory lives} "
@@ -70,7 +70,7 @@ fi
 
 # These benches need no containers: they use a control plane of their own with fake nodes.
 fake_node_benches=()
-for name in reaction quiet memory scale parked; do ! is_wanted "$name" || fake_node_benches+=("$name"); done
+for name in reaction quiet memory scale ramp parked; do ! is_wanted "$name" || fake_node_benches+=("$name"); done
 if ((${#fake_node_benches[@]} > 0)); then
     step "On a control plane with fake nodes: ${fake_node_benches[*]}"
     kube=$(cluster build kube | grep -o '/.*/kube$')

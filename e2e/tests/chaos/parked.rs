@@ -136,8 +136,7 @@ async fn an_operator_that_dies_at_any_step_of_a_wait_lets_the_run_go_on_once() -
     ctx.end().await
 }
 
-/// Ten parked runs, which no outage wakes. Two of them wait for a time that comes after a minute or so, the others for a
-/// person.
+/// Ten parked runs, which no outage wakes. Two of them wait for a time, the others for a person.
 pub struct Parked<'c> {
     ctx: &'c TestContext,
     asking: Vec<Run<'c>>,
@@ -145,12 +144,12 @@ pub struct Parked<'c> {
 }
 
 impl<'c> Parked<'c> {
-    /// Starts the runs, and waits until none has a pod that runs.
-    pub async fn start(ctx: &'c TestContext) -> Result<Self> {
+    /// Starts the runs, and waits until none has a pod that runs. The time comes this many seconds after the park.
+    pub async fn start(ctx: &'c TestContext, seconds: u32) -> Result<Self> {
         ctx.grant(PERSON, APPROVER).await?;
         let start = async |name: String, agent: Agent| ctx.start(&name, &agent).await;
         let asking = try_join_all((0..8).map(|n| start(format!("asking-{n}"), asking()))).await?;
-        let timed = try_join_all((0..2).map(|n| start(format!("timed-{n}"), waiting(70)))).await?;
+        let timed = try_join_all((0..2).map(|n| start(format!("timed-{n}"), waiting(seconds)))).await?;
         for run in asking.iter().chain(&timed) {
             run.wait_for(Summary::Waiting, secs(60)).await?;
             eventually(format!("the pod of {} to end", run.name), secs(40), async || {
@@ -182,6 +181,18 @@ impl<'c> Parked<'c> {
     /// Checks that those that wait for a person have got no pod.
     pub fn expect_no_pods(&self) -> Result {
         self.asking.iter().try_for_each(|run| self.ctx.audit.expect_pods(&run.name, [1]))
+    }
+
+    /// Checks that all of them wait, and that none has got a pod since its park.
+    pub async fn expect_all_parked(&self) -> Result {
+        for run in self.runs() {
+            // After an outage of the store the status says so for a while.
+            run.wait_for(Summary::Waiting, secs(60)).await?;
+            self.ctx.audit.expect_pods(&run.name, [1])?;
+            let running = run.pods().await?.iter().filter(|pod| !has_ended(pod)).count();
+            anyhow::ensure!(running == 0, "parked run {} has {running} pods that run", run.name);
+        }
+        Ok(())
     }
 
     /// A person approves. Every run has gone on once by the end.

@@ -47,7 +47,7 @@ async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_wa
 {
     let ctx = TestContext::new("store-outage").await?;
     let postgres = Postgres::install(&ctx.client, 1).await?;
-    let parked = Parked::start(&ctx).await?;
+    let parked = Parked::start(&ctx, 70).await?;
     parked.expect_quiet_restart().await?;
     let healthy = Healthy::start(&ctx, 60).await?;
     let evicted = ctx.start("evicted", &Agent::new(json!({ "turns": 12, "turnSeconds": 0.3 }))).await?;

@@ -1,4 +1,5 @@
-//! Random deaths of workers, nodes, the operator, the gateways and PostgreSQL while runs come and go.
+//! Random deaths of workers, nodes, the operator, the gateways and PostgreSQL while runs come and go, and others are
+//! parked.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
+
+use crate::parked::Parked;
 
 /// The environment variable with the time of the faults, in seconds. Without it the test takes a short slice.
 const SECONDS: &str = "DALSEGNO_E2E_SOAK_SECONDS";
@@ -94,7 +97,8 @@ enum Fault {
     ApiServerStopped,
 }
 
-/// Every run reaches its last turn, each turn has its effect once, and no acknowledged turn is lost.
+/// Every run reaches its last turn, each turn has its effect once, and no acknowledged turn is lost. Ten runs are parked
+/// before the first fault, have no pod until the last one is repaired, and then go on once.
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_lose_and_repeat_nothing_under_random_faults() -> Result {
     let duration = std::env::var(SECONDS).map_or(Ok(SLICE), |text| text.parse().map(secs))?;
@@ -102,9 +106,16 @@ async fn runs_lose_and_repeat_nothing_under_random_faults() -> Result {
     println!("{SEED}={seed}");
     let ctx = TestContext::new("soak").await?;
     let postgres = Postgres::install(&ctx.client, 2).await?;
+    // The last fault may begin at the end. The time of the parked runs comes after it is repaired.
+    let time_comes_after = (duration + 2 * FAULT_LIMIT).as_secs();
+    let parked = Parked::start(&ctx, u32::try_from(time_comes_after)?).await?;
     let end = Instant::now() + duration;
 
-    let faults = break_things(&ctx, &postgres, end, seed);
+    let faults = async {
+        let applied = break_things(&ctx, &postgres, end, seed).await?;
+        parked.expect_all_parked().await.context("after the last fault")?;
+        anyhow::Ok(applied)
+    };
     let lanes = try_join_all((0..LANES).map(|lane| start_runs(&ctx, lane, end)));
     let (applied, attempts) = tokio::try_join!(faults, lanes)?;
     let attempts: Vec<i32> = attempts.into_iter().flatten().collect();
@@ -113,6 +124,8 @@ async fn runs_lose_and_repeat_nothing_under_random_faults() -> Result {
     let count: usize = applied.values().sum();
     let expected = duration.as_secs() as usize / 60;
     anyhow::ensure!(count >= expected, "{count} faults could be applied, expected at least {expected}");
+    parked.go_on().await?;
+    println!("{} runs were parked through all faults, and each went on once", parked.runs().count());
     ctx.end().await?;
     postgres.remove().await
 }

@@ -26,6 +26,7 @@ mod input;
 #[allow(dead_code)]
 #[path = "../../../store/tests/support/keys.rs"]
 mod keys;
+mod limits;
 mod memory;
 mod messages;
 mod observability;
