@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 /// Concurrent requests.
 const CONCURRENCY: usize = 16;
+/// The limit for one pod to run, also on a busy machine.
+const POD_LIMIT: std::time::Duration = secs(300);
 
 /// The runs of one bench, in a namespace of their own.
 pub struct Fleet {
@@ -95,7 +97,7 @@ impl Fleet {
     /// Waits until the pod with this name runs.
     pub async fn wait_for_running(&self, name: &str) -> Result<Pod> {
         let pods = self.pods();
-        eventually(format!("pod {name} to run"), secs(60), async || {
+        eventually(format!("pod {name} to run"), POD_LIMIT, async || {
             let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
             Ok(pods.get_opt(name).await?.filter(|pod| phase(pod).as_deref() == Some("Running")))
         })

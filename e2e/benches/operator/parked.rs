@@ -12,7 +12,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::bystanders::{BYSTANDERS, Bystanders, creations, creations_so_far, waits_for_pods};
@@ -29,9 +29,10 @@ const QUIET: &str = "DALSEGNO_BENCH_PARKED_SECONDS";
 /// The runs that are parked or attached at one time.
 const AT_ONCE: usize = 16;
 /// The time for the runs to park, for their pods to be deleted, for the bystanders' first loss, and for the last
-/// statuses to be written: this, and more for each run.
+/// statuses to be written: this, and as long as the runs took to start.
 const SETTLE: Duration = secs(90);
-const SETTLE_EACH: Duration = Duration::from_millis(150);
+/// The limit for a look that must find no pod of a parked run.
+const LOOK: Duration = secs(10);
 /// The time for the three restarts.
 const RESTARTS: Duration = secs(90);
 /// The limit for every run to go on.
@@ -57,15 +58,17 @@ pub async fn measure() -> Result {
 
     let mut fleet = Fleet::new("parked").await?;
     let bystanders = Bystanders::start(&mut fleet).await?;
+    let began = Instant::now();
     fleet.start((0..runs).map(|i| format!("parked-{i}"))).await?;
-    let quiet_from = Timestamp::now() + SETTLE + SETTLE_EACH * runs;
+    let settle = SETTLE + began.elapsed();
+    let quiet_from = Timestamp::now() + settle;
     let wake = quiet_from + quiet + RESTARTS;
     park(
         &fleet.workers,
         Park { turn: 1, id: WAIT, wait: json!({ "kind": "until", "time": wake.to_string() }) },
     )
     .await?;
-    no_pods(&fleet, BYSTANDERS).await?;
+    no_pods(&fleet, BYSTANDERS, settle).await?;
     let (bystanders, floor) = bystanders.recover(&fleet).await?;
     anyhow::ensure!(Timestamp::now() < quiet_from, "the runs did not park in time");
     sleep_until(quiet_from).await;
@@ -74,7 +77,7 @@ pub async fn measure() -> Result {
     sleep(quiet).await;
     let api_writes = audit.entries()?.into_iter().filter(|entry| entry.user == "operator").count();
     let (reads, writes) = log.statements("operator")?;
-    no_pods(&fleet, BYSTANDERS).await?;
+    no_pods(&fleet, BYSTANDERS, LOOK).await?;
     print_table(
         &format!("{runs} parked runs for {} s, PostgreSQL", quiet.as_secs()),
         ["pods", "API writes of the operator", "its SQL reads", "its SQL writes"],
@@ -88,9 +91,11 @@ pub async fn measure() -> Result {
     }
     server = tokio::task::spawn_blocking(move || crash(server)).await?;
     anyhow::ensure!(Timestamp::now() < wake, "the restarts took longer than {RESTARTS:?}");
-    no_pods(&fleet, BYSTANDERS).await?;
+    no_pods(&fleet, BYSTANDERS, LOOK).await?;
 
     sleep_until(wake).await;
+    let early = creations_so_far(&audit)?;
+    anyhow::ensure!(early.values().all(|at| *at >= wake), "runs went on too early: {early:?}");
     let losses = bystanders.lose_pods(&fleet).await?;
     let created = creations(&audit, runs as usize + BYSTANDERS, LIMIT).await?;
     drop(bystanders);
@@ -190,10 +195,10 @@ pub async fn accepted(worker: &Worker, path: &str, body: Value) -> Result<Value>
 }
 
 /// Waits until at most this number of pods is left.
-pub async fn no_pods(fleet: &Fleet, others: usize) -> Result {
+pub async fn no_pods(fleet: &Fleet, others: usize, limit: Duration) -> Result {
     let pods = fleet.pods();
     let what = format!("the pods of the parked runs of {} to be gone", fleet.namespace);
-    eventually(what, SETTLE, async || {
+    eventually(what, limit, async || {
         let left = pods.list_metadata(&ListParams::default()).await?.items.len();
         Ok((left <= others).then_some(()))
     })

@@ -97,7 +97,7 @@ async fn limited(fleet: &Fleet, limited: Limited) -> Result<Ramp> {
     let reset = Timestamp::from_second((Timestamp::now() + SETTLE).as_second())?;
     let wait = json!({ "kind": "rateLimit", "provider": provider, "resetTime": reset.to_string() });
     let opened = park(&fleet.workers, Park { turn, id, wait }).await?;
-    no_pods(fleet, 0).await?;
+    no_pods(fleet, 0, SETTLE).await?;
     anyhow::ensure!(Timestamp::now() < reset, "the runs did not park in time");
     Ok(Ramp { reset, ends: opened.iter().map(wake_time).collect::<Result<_>>()? })
 }
