@@ -1,10 +1,11 @@
 //! Approvals: an agent that the test plays asks, and people decide.
 
 use dalsegno_crds::{AgentApproval, ApprovalConditionType, ApprovalReason, ConditionStatus};
-use dalsegno_protocol::AttachResponse;
+use dalsegno_protocol::{AttachResponse, Code};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::http::Response;
 use crate::wait::{eventually, secs};
 use crate::{Agent, Result, Rights, Run, TestContext, Worker, objects};
 
@@ -40,6 +41,22 @@ pub fn payment(cents: i64) -> Value {
             "proposal": { "cents": cents } })
 }
 
+impl Worker {
+    /// Claims a call that the approval with this id allows.
+    pub async fn claim(&self, call: &str, approval: &str) -> Result<Response> {
+        let claim = json!({ "claimId": uuid::Uuid::new_v4(), "policy": "retrySameKey", "key": format!("key-{call}"),
+                            "approval": approval });
+        self.post(&format!("calls/{call}/claim"), claim).await
+    }
+
+    /// Claims a call that the approval with this id does not allow: it was not granted.
+    pub async fn expect_not_granted(&self, call: &str, approval: &str) -> Result {
+        let problem = self.claim(call, approval).await?.problem()?;
+        anyhow::ensure!(problem.code == Code::ApprovalNotGranted, "{problem:?}");
+        Ok(())
+    }
+}
+
 impl TestContext {
     /// Attaches as the worker of this attempt of a run.
     pub async fn play(&self, run: &Run<'_>, attempt: i32) -> Result<(Worker, AttachResponse)> {
@@ -58,6 +75,11 @@ impl TestContext {
         let (worker, _) = self.play(&run, 1).await?;
         let answer = worker.post(&format!("waits/{id}"), body).await?;
         anyhow::ensure!(answer.status == 200, "the wait is refused: {answer:?}");
+        self.asked(run, worker, id).await
+    }
+
+    /// The approval of this id that this worker of a run has asked for.
+    pub async fn asked<'c>(&'c self, run: Run<'c>, worker: Worker, id: &str) -> Result<Asked<'c>> {
         let name = self.approval_of(&run.name, id).await?.name_any();
         Ok(Asked { ctx: self, run, worker, name })
     }
@@ -73,11 +95,12 @@ impl TestContext {
         Ok(())
     }
 
-    /// Waits for the AgentApproval of a wait.
+    /// Waits for the AgentApproval of a wait. If a rewind has undone an earlier wait of this id, the later one's.
     pub async fn approval_of(&self, run: &str, wait: &str) -> Result<AgentApproval> {
         eventually(format!("the AgentApproval of wait {wait} of run {run}"), LIMIT, async || {
             let all = self.api::<AgentApproval>().list(&Default::default()).await?.items;
-            Ok(all.into_iter().find(|it| (&*it.spec.run_ref.name, &*it.spec.wait_id) == (run, wait)))
+            let of_wait = |it: &AgentApproval| (&*it.spec.run_ref.name, &*it.spec.wait_id) == (run, wait);
+            Ok(all.into_iter().filter(of_wait).max_by_key(|it| it.spec.epoch))
         })
         .await
     }
@@ -107,6 +130,25 @@ impl Asked<'_> {
         });
         match found.await {
             Ok(object) => Ok(object),
+            Err(error) => Err(error.context(serde_yaml::to_string(&self.object().await?)?)),
+        }
+    }
+
+    /// Waits until a decision was removed for this reason, with this text in its message.
+    pub async fn expect_removed(&self, reason: ApprovalReason, why: &str) -> Result {
+        let what = format!("a decision on AgentApproval {} to be removed: {reason}: {why}", self.name);
+        let found = eventually(what, LIMIT, async || {
+            let object = self.object().await?;
+            let conditions = object.status.iter().flat_map(|it| &it.conditions);
+            let says_why = conditions.into_iter().any(|it| {
+                it.type_ == ApprovalConditionType::Pending.as_str()
+                    && it.reason == reason.as_str()
+                    && it.message.contains(why)
+            });
+            Ok((says_why && object.spec.decision.is_none()).then_some(()))
+        });
+        match found.await {
+            Ok(()) => Ok(()),
             Err(error) => Err(error.context(serde_yaml::to_string(&self.object().await?)?)),
         }
     }

@@ -150,17 +150,21 @@ impl Operator {
         .await
     }
 
-    /// How often its only pod has performed each effect since it was started, from its metrics.
-    pub async fn effects(&self) -> Result<BTreeMap<String, u64>> {
+    /// The metrics of its only pod.
+    pub async fn metrics(&self) -> Result<String> {
         let pod = self.pod().await?;
         let ip = pod.status.and_then(|status| status.pod_ip).context("a ready pod without an address")?;
-        let metrics = Request::get(format!("http://{ip}:{HEALTH_PORT}/metrics")).send().await?.body;
+        Ok(Request::get(format!("http://{ip}:{HEALTH_PORT}/metrics")).send().await?.body)
+    }
+
+    /// How often its only pod has performed each effect since it was started, from its metrics.
+    pub async fn effects(&self) -> Result<BTreeMap<String, u64>> {
         let count = |line: &str| {
             let (effect, count) =
                 line.strip_prefix("dalsegno_operator_effects_total{effect=\"")?.split_once("\"} ")?;
             Some((effect.to_owned(), count.parse().ok()?))
         };
-        Ok(metrics.lines().filter_map(count).collect())
+        Ok(self.metrics().await?.lines().filter_map(count).collect())
     }
 
     /// The last lines of its pods' logs.

@@ -40,6 +40,15 @@ const CREATE_CERTIFICATES: &str = r#"
 /// The gateway's Deployment. With PostgreSQL the gateway has its own.
 pub const GATEWAY: &str = "dalsegno-gateway";
 
+/// A script that creates a certificate of the same CA for a name.
+const CREATE_CERTIFICATE: &str = r#"
+    set -eu
+    cd "$1"
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=receiver \
+        -CA ca.crt -CAkey ca.key -extensions usr_cert -addext "subjectAltName=DNS:$2" \
+        -keyout other.key -out other.crt
+"#;
+
 /// Dal Segno on PostgreSQL. Removing or dropping it installs the release with the embedded store again.
 #[must_use = "dropping it installs the release with the embedded store at once"]
 pub struct Postgres {
@@ -96,6 +105,14 @@ impl Postgres {
         process::run_command(&as_postgres(&[&psql[..], &["-c", statement]].concat())).await.map(drop)
     }
 
+    /// A certificate for this name and its key, in PEM. The release trusts its CA, which is the server's.
+    pub async fn certificate_for(&self, name: &str) -> Result<(String, String)> {
+        let data = self.data.display().to_string();
+        process::run_command(&as_postgres(&["sh", "-c", CREATE_CERTIFICATE, "sh", &data, name])).await?;
+        let read = |file: &str| std::fs::read_to_string(self.data.join(file));
+        Ok((read("other.crt")?, read("other.key")?))
+    }
+
     /// Installs the release with the embedded store again, and removes the server.
     pub async fn remove(self) -> Result {
         self.release.undo().await?;
@@ -118,7 +135,7 @@ pub fn values(operators: u32) -> serde_json::Value {
 }
 
 /// Creates or replaces a Secret in the release's namespace.
-async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Result {
+pub async fn put_secret(client: &Client, name: &str, data: serde_json::Value) -> Result {
     let secret = json!({ "metadata": { "name": name }, "stringData": data });
     match objects::create::<Secret>(client, NAMESPACE, secret.clone()).await {
         Err(kube::Error::Api(status)) if status.is_already_exists() => {

@@ -19,24 +19,12 @@ async fn ask<'c>(ctx: &'c TestContext, name: &str, spec: Value) -> Result<Asked<
     ctx.ask(ctx.run(name), "pay", payment(500)).await
 }
 
-/// Claims a call that the approval with this id allows.
-async fn claim(
-    worker: &dalsegno_e2e::Worker,
-    call: &str,
-    approval: &str,
-) -> Result<dalsegno_e2e::http::Response> {
-    let claim = json!({ "claimId": uuid::Uuid::new_v4(), "policy": "retrySameKey", "key": format!("key-{call}"),
-                        "approval": approval });
-    worker.post(&format!("calls/{call}/claim"), claim).await
-}
-
 /// The commands are those of `docs/guides/approvals.md`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_holds_no_pod_while_a_person_decides_and_the_approval_allows_one_call() -> Result {
     let ctx = TestContext::new("approve").await?;
     let asked = ask(&ctx, "run", json!({})).await?;
-    let early = claim(&asked.worker, "early", "pay").await?.problem()?;
-    assert_eq!(early.code, Code::ApprovalNotGranted, "{early:?}");
+    asked.worker.expect_not_granted("early", "pay").await?;
     asked.park(&["pay"]).await?;
     let waiting = asked.run.wait_for(Summary::Waiting, secs(30)).await?;
     assert_eq!(waiting.recovery().recovery_attempts, 0);
@@ -67,9 +55,9 @@ async fn a_run_holds_no_pod_while_a_person_decides_and_the_approval_allows_one_c
     assert_eq!(answer.reason.as_deref(), Some("the invoice is right"));
 
     // Two payments on one approval, and one on an approval that nobody asked for.
-    assert_eq!(claim(&worker, "payment", "pay").await?.status, 200);
-    assert_eq!(claim(&worker, "second", "pay").await?.problem()?.code, Code::ApprovalSpent);
-    assert_eq!(claim(&worker, "third", "another").await?.problem()?.code, Code::ApprovalNotGranted);
+    assert_eq!(worker.claim("payment", "pay").await?.status, 200);
+    assert_eq!(worker.claim("second", "pay").await?.problem()?.code, Code::ApprovalSpent);
+    worker.expect_not_granted("third", "another").await?;
 
     // What the agent wrote is in no event, and what alice did is in the audit.
     let template = "jsonpath={range .items[*]}{.reason}{': '}{.note}{'\\n'}{end}";
@@ -101,6 +89,9 @@ async fn a_decision_that_is_forged_is_refused_by_the_api_server() -> Result {
         ctx.grant(user, APPROVER).await?;
     }
     ctx.grant("ed", EDITOR).await?;
+    let edit = ["create", "rolebinding", "edith", "--clusterrole=edit", "--user=edith"];
+    process::kubectl([&edit[..], &["--namespace", &ctx.namespace]].concat()).await?;
+    let edith = ctx.as_user("edith").await?;
     ctx.grant("ed", Rights { group: "", resources: &["pods"], verbs: &["create"] }).await?;
     let [alice, bob, ed] = [ctx.as_user("alice").await?, ctx.as_user("bob").await?, ctx.as_user("ed").await?];
     let before = asked.object().await?;
@@ -116,6 +107,7 @@ async fn a_decision_that_is_forged_is_refused_by_the_api_server() -> Result {
     let eve = ctx.as_user("eve").await?;
     let refused = [
         ("without approve", refusal(asked.decide(&eve, "eve", json!({})).await)?, "verb approve"),
+        ("with edit", refusal(asked.decide(&edith, "edith", json!({})).await)?, "cannot patch"),
         ("in another's name", refusal(asked.decide(&alice, "bob", json!({})).await)?, "\"alice\""),
         (
             "of another run",
@@ -135,6 +127,9 @@ async fn a_decision_that_is_forged_is_refused_by_the_api_server() -> Result {
     for (what, message, expected) in &refused {
         assert!(message.contains(expected), "{what}: {message}");
     }
+    // The agent cannot exchange what people see either.
+    let exchanged = asked.worker.post("waits/pay", payment(5)).await?;
+    assert_eq!(exchanged.problem()?.code, Code::Invalid);
     let label = json!({ "metadata": { "labels": { "team": "night" } } });
     let labelled = objects::patch::<AgentApproval>(&alice, &ctx.namespace, &asked.name, &label).await;
     assert!(refusal(labelled)?.contains("labels"));
@@ -156,6 +151,11 @@ async fn a_decision_that_is_forged_is_refused_by_the_api_server() -> Result {
     assert_eq!(again.spec, before.spec);
     asked.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
 
+    // The approval of another run, under the same id, allows nothing here.
+    other.decide(&alice, "alice", json!({})).await?;
+    other.wait_for(Condition::Applied, Reason::Answered).await?;
+    asked.worker.expect_not_granted("early", "pay").await?;
+
     // Decided once.
     asked.decide(&bob, "bob", json!({ "decision": { "verdict": "Denied", "reason": "too much" } })).await?;
     asked.wait_for(Condition::Applied, Reason::Answered).await?;
@@ -164,7 +164,7 @@ async fn a_decision_that_is_forged_is_refused_by_the_api_server() -> Result {
     refusal(asked.decide(&bob, "bob", json!({})).await)?;
     let wait = asked.worker.get("waits/pay?seconds=0").await?;
     assert!(wait.body.contains("denied") && wait.body.contains("too much"), "{wait:?}");
-    assert_eq!(claim(&asked.worker, "payment", "pay").await?.problem()?.code, Code::ApprovalNotGranted);
+    asked.worker.expect_not_granted("payment", "pay").await?;
     ctx.end().await
 }
 
@@ -189,59 +189,30 @@ async fn of_an_approval_and_a_denial_at_the_same_time_one_counts() -> Result {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_eyes_exclude_who_created_the_run_and_a_service_account_needs_two_deciders() -> Result {
-    let ctx = TestContext::new("four-eyes").await?;
-    let flux = format!("system:serviceaccount:{}:flux", ctx.namespace);
-    for user in ["alice", "bob", "carol"] {
-        ctx.grant(user, APPROVER).await?;
-    }
-    let runs = Rights { group: "dalsegno.dev", resources: &["agentruns"], verbs: &["create"] };
-    let pods = Rights { group: "", resources: &["pods"], verbs: &["create"] };
-    ctx.grant("alice", runs).await?;
-    ctx.grant("alice", pods).await?;
-    let binding = ["create", "rolebinding", "flux", "--clusterrole=admin", "--serviceaccount"];
-    let account = format!("{}:flux", ctx.namespace);
-    process::kubectl([&binding[..], &[&account, "--namespace", &ctx.namespace]].concat()).await?;
-    let [alice, bob, carol] =
-        [ctx.as_user("alice").await?, ctx.as_user("bob").await?, ctx.as_user("carol").await?];
-
-    let eyes = json!({ "fourEyes": true });
-    objects::create::<AgentRun>(&alice, &ctx.namespace, manifest(&ctx, "hers", eyes.clone())).await?;
-    assert_eq!(ctx.run("hers").object().await?.annotations()[names::ANNOTATION_CREATED_BY], "alice");
-    let hers = ctx.ask(ctx.run("hers"), "pay", payment(500)).await?;
-    hers.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
-    refusal(hers.patch(&ctx.client, json!({ "fourEyes": false })).await)?;
-    refusal(ctx.run("hers").try_patch_spec(json!({ "fourEyes": false })).await)?;
-    hers.decide(&alice, "alice", json!({})).await?;
-    let refused = hers.wait_for(Condition::Pending, Reason::FourEyesViolated).await?;
-    eventually("alice's decision to be removed", secs(30), async || {
-        Ok(hers.object().await?.spec.decision.is_none().then_some(()))
+async fn a_run_that_is_created_again_under_its_name_needs_a_decision_of_its_own() -> Result {
+    let ctx = TestContext::new("again").await?;
+    ctx.grant("alice", APPROVER).await?;
+    let alice = ctx.as_user("alice").await?;
+    let first = ask(&ctx, "run", json!({})).await?;
+    first.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
+    first.decide(&alice, "alice", json!({})).await?;
+    let first = (first.wait_for(Condition::Applied, Reason::Answered).await?, first.name);
+    ctx.run("run").delete(secs(60)).await?;
+    eventually("the AgentApproval to be deleted with its run", secs(60), async || {
+        Ok(ctx.api::<AgentApproval>().get_opt(&first.1).await?.is_none().then_some(()))
     })
     .await?;
-    let message = format!("{refused:?}");
-    assert!(message.contains("alice has created the run"), "{message}");
-    hers.decide(&bob, "bob", json!({ "decision": { "verdict": "Changed", "changes": { "cents": 300 } } }))
-        .await?;
-    hers.wait_for(Condition::Applied, Reason::Answered).await?;
-    let wait = hers.worker.get("waits/pay?seconds=5").await?;
-    assert!(wait.body.contains("\"changed\"") && wait.body.contains("300"), "{wait:?}");
-    let audit = operator::run(&["audit", "show", &hers.run.key()]).await?;
-    assert!(audit.contains("decisionRefused"), "{audit}");
 
-    let gitops = ctx.as_user(&flux).await?;
-    objects::create::<AgentRun>(&gitops, &ctx.namespace, manifest(&ctx, "gitops", eyes)).await?;
-    let theirs = ctx.ask(ctx.run("gitops"), "pay", payment(500)).await?;
-    theirs.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
-    theirs.decide(&bob, "bob", json!({})).await?;
-    theirs.wait_for(Condition::Pending, Reason::AwaitingSecondDecision).await?;
-    let hash = theirs.object().await?.spec.proposal_hash;
-    let second = |by: &str| json!({ "secondDecision": { "verdict": "Approved", "proposalHash": hash, "reason": "", "by": by } });
-    refusal(theirs.patch(&bob, second("bob")).await)?;
-    refusal(theirs.patch(&bob, second("carol")).await)?;
-    theirs.patch(&carol, second("carol")).await?;
-    theirs.wait_for(Condition::Applied, Reason::Answered).await?;
-    let wait = theirs.worker.get("waits/pay?seconds=5").await?;
-    assert!(wait.body.contains("bob, carol"), "{wait:?}");
+    let again = ask(&ctx, "run", json!({})).await?;
+    let object = again.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
+    assert!(object.spec.decision.is_none(), "{object:#?}");
+    assert_ne!((&again.name, &object.spec.proposal_hash), (&first.1, &first.0.spec.proposal_hash));
+    let old = json!({ "decision": first.0.spec.decision });
+    assert!(refusal(again.decide(&alice, "alice", old).await)?.contains("proposalHash"));
+    again.worker.expect_not_granted("payment", "pay").await?;
+    again.decide(&alice, "alice", json!({})).await?;
+    again.wait_for(Condition::Applied, Reason::Answered).await?;
+    assert_eq!(again.worker.claim("payment", "pay").await?.status, 200);
     ctx.end().await
 }
 

@@ -13,6 +13,7 @@ mod crashes;
 mod deletion;
 mod disruptions;
 mod finish;
+mod four_eyes;
 mod hostile_workers;
 mod inspection;
 mod invalid_manifests;

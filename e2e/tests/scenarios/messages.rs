@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use dalsegno_e2e::http::Request;
-use dalsegno_e2e::process::kubectl;
 use dalsegno_e2e::wait::secs;
-use dalsegno_e2e::{Agent, Result, Rights, StatusExt, TestContext, Worker};
-use dalsegno_protocol::{CommitResult, MessagesResponse, SendResponse};
+use dalsegno_e2e::{Agent, Result, Sender, StatusExt, TestContext, Worker};
+use dalsegno_protocol::MessagesResponse;
 use futures::future::{try_join, try_join_all};
 use serde_json::json;
 
@@ -19,53 +18,13 @@ const DEATHS: i32 = 6;
 /// The messages of each sender per death.
 const EACH: i32 = 3;
 
-/// The right to send messages and to read them.
-const RIGHT: Rights<'static> = Rights {
-    group: "subresources.dalsegno.dev",
-    resources: &["agentruns/messages"],
-    verbs: &["create", "get"],
-};
-
-/// A sender, with the run's URL for people.
-struct Sender {
-    name: &'static str,
-    token: String,
-    url: String,
-}
-
-impl Sender {
-    async fn new(ctx: &TestContext, url: &str, name: &'static str) -> Result<Self> {
-        kubectl(["create", "serviceaccount", name, "--namespace", &ctx.namespace]).await?;
-        let create = ["create", "token", name, "--audience", "dalsegno", "--namespace", &ctx.namespace];
-        let token = kubectl(create).await?.trim().to_owned();
-        ctx.grant(&format!("system:serviceaccount:{}:{name}", ctx.namespace), RIGHT).await?;
-        Ok(Self { name, token, url: url.to_owned() })
+/// What a sender sends while the worker is killed.
+async fn send_some(sender: &Sender, death: i32) -> Result<Vec<(i64, String)>> {
+    let mut sent = Vec::new();
+    for number in death * EACH..(death + 1) * EACH {
+        sent.push(sender.send(number, ["price", "news"][number as usize % 2]).await?);
     }
-
-    /// Sends a message twice, as a sender does that got no answer. Returns its position and its id.
-    async fn send(&self, number: i32, topic: &str) -> Result<(i64, String)> {
-        let id = format!("{}-{number}", self.name);
-        let body = json!({ "id": id, "topic": topic, "value": { "number": number } }).to_string();
-        let send = async || -> Result<SendResponse> {
-            let post = Request::post(format!("{}/messages", self.url), body.clone()).bearer(&self.token);
-            post.send().await?.json()
-        };
-        let (first, second) = (send().await?, send().await?);
-        anyhow::ensure!(first.result == CommitResult::Ok, "{id}: {first:?}");
-        anyhow::ensure!(
-            second.result == CommitResult::Duplicate && second.position == first.position,
-            "{id}"
-        );
-        Ok((first.position, id))
-    }
-
-    async fn send_some(&self, death: i32) -> Result<Vec<(i64, String)>> {
-        let mut sent = Vec::new();
-        for number in death * EACH..(death + 1) * EACH {
-            sent.push(self.send(number, ["price", "news"][number as usize % 2]).await?);
-        }
-        Ok(sent)
-    }
+    Ok(sent)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,14 +34,13 @@ async fn messages_of_several_senders_are_each_taken_once_in_order_although_the_w
     let endless = json!({ "turns": 5000, "turnSeconds": 0.1, "messages": true });
     let run = ctx.start("run", &Agent::new(endless).spec(patient)).await?;
     run.wait_for_turn(1).await?;
-    let people = Worker::for_pod(&ctx.client, &run.pod().await?).await?.user_api_url();
-    let url = format!("{people}/{}/agentruns/{}", ctx.namespace, run.name);
-    let senders = try_join_all(SENDERS.map(|name| Sender::new(&ctx, &url, name))).await?;
+    let worker = Worker::for_pod(&ctx.client, &run.pod().await?).await?;
+    let senders = try_join_all(SENDERS.map(|name| Sender::new(&ctx, &worker, (&run, name)))).await?;
 
     let mut sent = BTreeMap::new();
     for death in 0..DEATHS {
         let kill = async || run.processes().await?.kill().await;
-        let sending = try_join_all(senders.iter().map(|sender| sender.send_some(death)));
+        let sending = try_join_all(senders.iter().map(|sender| send_some(sender, death)));
         let (some, ()) = try_join(sending, kill()).await?;
         sent.extend(some.into_iter().flatten());
         run.wait_for_attempt(death + 2, secs(60)).await?;
@@ -106,7 +64,8 @@ async fn messages_of_several_senders_are_each_taken_once_in_order_although_the_w
         "each is in the state once, in order"
     );
 
-    let list = Request::get(format!("{url}/messages?limit=1000")).bearer(&senders[0].token).send().await?;
+    let url = format!("{}/messages?limit=1000", senders[0].url);
+    let list = Request::get(url).bearer(&senders[0].token).send().await?;
     let list: MessagesResponse = list.json()?;
     let listed: BTreeMap<i64, String> = list.messages.iter().map(|it| (it.position, it.id.clone())).collect();
     assert_eq!(listed, sent);

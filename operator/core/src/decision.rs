@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
-    Deadlines, Ending, Forgiveness, HoldNotice, Identity, NextStep, OnPrior, PodRecord, Retention, Rewind,
+    Deadlines, Ending, Forgiveness, HoldNotice, Identity, NextStep, ObjectHold, OnPrior, PodRecord, Retention, Rewind,
     RunId, RunLimits, RunRecord,
 };
 use serde_json::Value;
@@ -20,11 +20,20 @@ pub struct Decision {
     /// equals the current one.
     pub status: AgentRunStatus,
     /// The hold to announce to people before the status is written. `None`: the run is not held, or the hold was announced.
-    pub announcement: Option<(RunId, HoldNotice)>,
+    pub announcement: Option<Announcement>,
     /// The Kubernetes events to publish after the status is written.
     pub events: Vec<EventSpec>,
     /// Reconcile again after this long, if nothing happens before.
     pub requeue: Option<Duration>,
+}
+
+/// A hold that people hear of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// Of a run. The store notes that it was announced.
+    Run(RunId, HoldNotice),
+    /// Of an AgentRun whose run in the store cannot be used. Its status notes that it was announced.
+    Object(ObjectHold),
 }
 
 /// One change. It is safe to repeat.

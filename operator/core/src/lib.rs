@@ -68,7 +68,7 @@ pub mod worker;
 pub use cli_location::CliLocation;
 pub use deadlines::is_silent;
 pub use decide::decide;
-pub use decision::{Decision, Effect, EventLevel, EventSpec};
+pub use decision::{Announcement, Decision, Effect, EventLevel, EventSpec};
 pub use observed::{
     EffectResult, NameHolder, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod,
     ObservedStore, VolumeProblem,

@@ -40,6 +40,20 @@ pub struct NotificationDetail {
     /// Until when.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// The AgentRun, if the notification is not about a run of the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<ObjectName>,
+}
+
+/// Which AgentRun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectName {
+    /// Name of its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
 }
 
 /// A notification that waits to be sent.
@@ -47,8 +61,8 @@ pub struct NotificationDetail {
 pub struct Notification {
     /// Its own id. It is the same in every try.
     pub id: Uuid,
-    /// The run.
-    pub run: RunId,
+    /// The run. `None`: the store has none that the AgentRun may use.
+    pub run: Option<RunId>,
     /// Name of its namespace.
     pub namespace: String,
     /// Name of its AgentRun. Empty if the run was purged.
@@ -99,4 +113,14 @@ pub struct HoldNotice {
     pub key: String,
     /// The attempt that waits.
     pub attempt: i32,
+}
+
+/// The fact that an AgentRun is held whose run in the store cannot be used: it is of another object, or the store is not
+/// the run's. The AgentRun's status notes that it was announced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectHold {
+    /// Which AgentRun.
+    pub object: ObjectName,
+    /// Identifies the hold. While its notification waits, the same hold of the same object is not added again.
+    pub key: String,
 }

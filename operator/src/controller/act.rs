@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dalsegno_core::attribution::{self, Request};
 use dalsegno_core::remedy::MAX_CALLS;
-use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ObservedHead};
+use dalsegno_core::{Announcement, Decision, Effect, EffectResult, EventSpec, ObservedHead};
 use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::{
     Attempt, BudgetReset, Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord,
@@ -58,8 +58,14 @@ pub async fn act(
         return Ok(ActOutcome::NewFacts(facts));
     }
     // Before the status: a hold that people see was announced.
-    if let Some((id, notice)) = &decision.announcement {
-        runtime.store().announce(*id, notice).await.map_err(Error::store("announcing the hold"))?;
+    match &decision.announcement {
+        Some(Announcement::Run(id, notice)) => {
+            runtime.store().announce(*id, notice).await.map_err(Error::store("announcing the hold"))?;
+        }
+        Some(Announcement::Object(hold)) => {
+            runtime.store().announce_object(hold).await.map_err(Error::store("announcing the hold"))?;
+        }
+        None => {}
     }
     if run.status.as_ref() != Some(&decision.status) {
         runtime.write_status(run, decision.status).await?;

@@ -154,6 +154,7 @@ impl Outbox {
         now: Timestamp,
     ) -> (NotificationOutcome, NotificationResult) {
         let Notification { id, run, name, kind, created_at, tries, .. } = notification;
+        let run = run.map(tracing::field::display);
         // A run that was purged meanwhile has no name.
         let is_wanted = |it: &&Receiver| it.kinds.contains(kind) && !name.is_empty();
         let Some(receiver) = self.receiver.as_ref().filter(is_wanted) else {
@@ -161,17 +162,17 @@ impl Outbox {
         };
         let body = message::body(notification, store_id);
         let Err(error) = receiver.sender.send(*id, Timestamp::now().as_second(), body).await else {
-            tracing::info!(%run, %id, kind = kind.as_str(), "a notification was delivered");
+            tracing::info!(run, %id, kind = kind.as_str(), "a notification was delivered");
             return (NotificationOutcome::Delivered, NotificationResult::Done);
         };
         if now.duration_since(*created_at) >= GIVE_UP_AFTER {
             let error = error_chain(&error);
-            tracing::error!(%run, %id, kind = kind.as_str(), error, "a notification is given up after three days");
+            tracing::error!(run, %id, kind = kind.as_str(), error, "a notification is given up after three days");
             return (NotificationOutcome::GivenUp, NotificationResult::Done);
         }
         let after_ms = pause_ms(*tries);
         let error = error_chain(&error);
-        tracing::warn!(%run, %id, kind = kind.as_str(), error, after_ms, "a notification could not be delivered");
+        tracing::warn!(run, %id, kind = kind.as_str(), error, after_ms, "a notification could not be delivered");
         (NotificationOutcome::Failed, NotificationResult::Retry { after_ms })
     }
 }

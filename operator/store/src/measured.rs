@@ -58,6 +58,7 @@ measure! {
         async fn set_deadlines(&self, run: RunId, deadlines: &Deadlines) -> Result<RunRecord>;
         async fn set_limits(&self, run: RunId, limits: &RunLimits) -> Result<RunRecord>;
         async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord>;
+        async fn announce_object(&self, hold: &ObjectHold) -> Result<()>;
         async fn due_notifications(&self, limit: u32) -> Result<DueNotifications>;
         async fn end_notification(&self, id: Uuid, result: NotificationResult) -> Result<()>;
         async fn set_retention(&self, run: RunId, retention: &Retention) -> Result<RunRecord>;

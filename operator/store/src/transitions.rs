@@ -63,7 +63,7 @@ pub(crate) use finish::Finish;
 pub(crate) use forgive_end::ForgiveEnd;
 pub(crate) use mark_deleted::MarkDeleted;
 pub(crate) use open_wait::OpenWait;
-pub(crate) use outbox::OutboxEntry;
+pub(crate) use outbox::{OutboxEntry, announce_object_sql, held_object};
 pub(crate) use park::{ParkUnattended, ParkWithBoundary, parked};
 pub(crate) use put_revision::PutRevision;
 pub(crate) use record_identity::RecordIdentity;

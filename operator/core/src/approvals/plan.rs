@@ -10,7 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::check::{Checked, check};
 use super::object::{is_of, is_owned_by, name_of, wanted};
-use super::observed::{ApprovalEffect, ObservedApproval, ObservedApprovals, PolicyState, WaitKey};
+use super::observed::{
+    ApprovalEffect, ObservedApproval, ObservedApprovals, PolicyState, WaitKey, WhichDecision,
+};
 use super::status::{self, ApprovalState};
 use crate::decision::{Effect, EventSpec};
 
@@ -134,11 +136,7 @@ impl ApprovalPlan {
                 .is_none_or(|at| at.0.duration_since(since) < POLICY_DELAY)
         {
             if seen.object.spec.decision.is_some() {
-                let state = ApprovalState::Waiting(
-                    ApprovalReason::DecidedWithoutPolicy,
-                    "the decision was removed: the admission policies were not in place".to_owned(),
-                );
-                self.events.extend(status::event(seen, &state));
+                return self.refuse_without_policy(facts, seen);
             }
             return self.delete(seen);
         }
@@ -170,6 +168,20 @@ impl ApprovalPlan {
                 Some(_) => self.delete(seen),
             },
         }
+    }
+
+    /// A decision that was made while the policies were not in place. It is in the audit before its object is replaced.
+    fn refuse_without_policy(&mut self, facts: &Facts<'_>, seen: &ObservedApproval) {
+        let reason = ApprovalReason::DecidedWithoutPolicy;
+        let message = "the decision was removed: the admission policies were not in place".to_owned();
+        self.events.extend(status::event(seen, &ApprovalState::Waiting(reason, message)));
+        let approval = Box::new(seen.object.clone());
+        self.act(ApprovalEffect::RefuseDecision {
+            run: facts.row.id,
+            approval,
+            which: WhichDecision::First,
+            reason,
+        });
     }
 
     /// Creates the object of an approval.

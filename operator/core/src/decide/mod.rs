@@ -8,16 +8,17 @@ mod supervise;
 
 use std::time::Duration;
 
-use dalsegno_crds::{AgentRun, OperatingMode};
-use dalsegno_model::{AttemptState, HoldNotice, NextStep, RunId, RunRecord};
+use dalsegno_crds::{AgentRun, ConditionStatus, ConditionType, OperatingMode, find_condition, has_status};
+use dalsegno_model::{AttemptState, HoldNotice, NextStep, ObjectHold, ObjectName, RunRecord};
 use jiff::Timestamp;
 
 use crate::approvals;
-use crate::decision::{Decision, Effect};
+use crate::decision::{Announcement, Decision, Effect};
 use crate::end::recorded_end;
 use crate::late_node_loss;
 use crate::observed::Observed;
 use crate::orphaned_pods;
+use crate::recovery::Hold;
 use crate::run_stage::{RunStage, ready_until};
 use crate::settings::Settings;
 use crate::status::{self, StatusInput, events};
@@ -48,7 +49,11 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
     let mut events = events::of(run, &status);
     events.extend(approvals.events);
-    let announcement = row.and_then(|row| announcement(row, &stage));
+    let announcement = match &consistency {
+        StoreConsistency::Row(row) => announcement(row, &stage),
+        StoreConsistency::Hold(hold) => announcement_without_row(run, hold),
+        StoreConsistency::Unknown(_) | StoreConsistency::NewRun | StoreConsistency::OrphanedTerminal => None,
+    };
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     let last_look = row.and_then(|row| until_last_look(row, observed));
     let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
@@ -59,14 +64,31 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
 
 /// The hold of the run, unless it was announced. A hold that ends by itself and comes back is one hold; another hold has
 /// another epoch, because an attempt has ended in between.
-fn announcement(row: &RunRecord, stage: &RunStage) -> Option<(RunId, HoldNotice)> {
+fn announcement(row: &RunRecord, stage: &RunStage) -> Option<Announcement> {
     let RunStage::Held(hold) = stage else { return None };
     let since = match hold.retry_at {
         Some(_) => format!("budget {}", row.observed_reset_generation),
         None => format!("epoch {}", row.epoch),
     };
     let notice = HoldNotice { key: format!("{}, {since}", hold.reason), attempt: row.attempt.number };
-    (row.announced.as_ref() != Some(&notice.key)).then_some((row.id, notice))
+    (row.announced.as_ref() != Some(&notice.key)).then_some(Announcement::Run(row.id, notice))
+}
+
+/// The hold of a run whose row cannot be used, unless the status shows it: then it was announced before.
+fn announcement_without_row(run: &AgentRun, hold: &Hold) -> Option<Announcement> {
+    let conditions = run.status.as_ref().map(|it| it.conditions.as_slice()).unwrap_or_default();
+    let held = find_condition(conditions, ConditionType::Held);
+    if held.is_some_and(|it| has_status(it, ConditionStatus::True) && it.reason == hold.reason.as_str()) {
+        return None;
+    }
+    // A later hold for the same reason comes after another change of the condition.
+    let since = held.map(|it| it.last_transition_time.0.to_string()).unwrap_or_default();
+    let object = ObjectName {
+        namespace: run.metadata.namespace.clone().unwrap_or_default(),
+        name: run.metadata.name.clone().unwrap_or_default(),
+        uid: run.metadata.uid.clone().unwrap_or_default(),
+    };
+    Some(Announcement::Object(ObjectHold { object, key: format!("{}, after {since}", hold.reason) }))
 }
 
 /// What to do about the run's approvals. Without the definition it is not known whether they need four eyes.

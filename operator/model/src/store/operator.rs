@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::{
     Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, DueNotifications, Ending, Forgiveness,
-    HeadsToAnchor, HoldNotice, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep,
+    HeadsToAnchor, HoldNotice, ObjectHold, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep,
     NotificationResult, PodRecord, PollSince, Recorded, RefusedDecision, RequestedBy, Result, Retention,
     Rewind, Rewound, RunId, RunLimits, RunRecord, Template, WaitAnswer,
 };
@@ -99,6 +99,10 @@ pub trait Operator: Send + Sync + 'static {
     /// Puts a notification into the outbox that the run is held, unless the last one was about the same hold. Of a run that
     /// is over nothing changes.
     async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord>;
+
+    /// Puts a notification into the outbox that an AgentRun is held whose run in the store cannot be used. The id of the
+    /// notification is made from the hold, so one that still waits is not added again.
+    async fn announce_object(&self, hold: &ObjectHold) -> Result<()>;
 
     /// The notifications whose next try is due, at most so many of them.
     async fn due_notifications(&self, limit: u32) -> Result<DueNotifications>;

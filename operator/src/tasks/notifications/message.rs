@@ -61,12 +61,12 @@ fn hmac_of(secret: &[u8], signed: &[u8]) -> Vec<u8> {
 pub fn body(notification: &Notification, store_id: Uuid) -> String {
     let Notification { id, run, namespace, name, object_uid, kind, detail, created_at, tries: _ } =
         notification;
-    let NotificationDetail { attempt, limit, wait_id, deadline } = detail;
+    let NotificationDetail { attempt, limit, wait_id, deadline, object: _ } = detail;
     let mut data = json!({
-        "kind": kind, "namespace": namespace, "name": name, "uid": object_uid, "runID": run,
-        "command": command(notification),
+        "kind": kind, "namespace": namespace, "name": name, "uid": object_uid, "command": command(notification),
     });
-    let more: [(&str, Option<Value>); 4] = [
+    let more: [(&str, Option<Value>); 5] = [
+        ("runID", run.map(|it| it.to_string().into())),
         ("attempt", attempt.map(Value::from)),
         ("limit", limit.map(|it| it.as_str().into())),
         ("waitID", wait_id.as_deref().map(Value::from)),
@@ -123,7 +123,7 @@ mod tests {
     fn notification(kind: NotificationKind, detail: NotificationDetail) -> Notification {
         Notification {
             id: Uuid::from_u128(1),
-            run: Uuid::from_u128(2),
+            run: Some(Uuid::from_u128(2)),
             namespace: "shop".into(),
             name: "nightly".into(),
             object_uid: "0a1b".into(),
@@ -154,6 +154,16 @@ mod tests {
             },
         });
         assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), expected);
+    }
+
+    #[test]
+    fn of_an_object_without_a_run_the_body_has_no_id_of_a_run() {
+        let held = Notification {
+            run: None,
+            ..notification(NotificationKind::RunHeld, NotificationDetail::default())
+        };
+        let body: Value = serde_json::from_str(&body(&held, Uuid::nil())).unwrap();
+        assert_eq!((body["data"].get("runID"), &body["data"]["uid"]), (None, &"0a1b".into()));
     }
 
     #[test]

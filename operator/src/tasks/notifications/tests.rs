@@ -10,7 +10,8 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::{
-    Cause, Class, Ending, HoldNotice, NewFinish, NextStep, NotificationDetail, RunId, RunOutcome,
+    Cause, Class, Ending, HoldNotice, NewFinish, NextStep, NotificationDetail, ObjectHold, ObjectName, RunId,
+    RunOutcome,
 };
 use dalsegno_store::sqlite::Sqlite;
 use ring::hmac;
@@ -322,13 +323,27 @@ async fn without_a_receiver_notifications_are_deleted() {
 }
 
 #[tokio::test]
+async fn a_hold_of_an_object_without_a_run_is_delivered() {
+    let server = ReceiverServer::start(&[Behavior::Answer("204 No Content")]).await;
+    let cx = Context::new(&server, allow_all()).await;
+    let object = ObjectName { namespace: "shop".into(), name: "nightly".into(), uid: "0a1b".into() };
+    let hold = ObjectHold { object, key: "StoreChanged".into() };
+    cx.outbox.store.announce_object(&hold).await.unwrap();
+    cx.outbox.drain().await.unwrap();
+    let [request] = &server.received()[..] else { panic!("{:?}", server.received()) };
+    let event: Value = serde_json::from_str(&request.body).unwrap();
+    assert_eq!((&event["subject"], &event["data"]["uid"]), (&"shop/nightly".into(), &"0a1b".into()));
+    assert_eq!((cx.waiting().await, cx.counted("RunHeld", "delivered")), (0, 1));
+}
+
+#[tokio::test]
 async fn a_notification_is_given_up_three_days_after_its_fact() {
     let server = ReceiverServer::start(&[Behavior::Answer("410 Gone")]).await;
     let cx = Context::new(&server, allow_all()).await;
     let now = Timestamp::now();
     let notification = |hours| Notification {
         id: RunId::now_v7(),
-        run: RunId::nil(),
+        run: None,
         namespace: "shop".into(),
         name: "nightly".into(),
         object_uid: "uid".into(),

@@ -9,7 +9,8 @@ use super::Postgres;
 use super::read::NOW;
 use crate::db_error::DbResult;
 use crate::reads::{due_notifications, due_notifications_sql};
-use dalsegno_model::{DueNotifications, NotificationResult};
+use crate::transitions::{announce_object_sql, held_object};
+use dalsegno_model::{DueNotifications, NotificationResult, ObjectHold};
 
 const DELETE: &str = "DELETE FROM outbox WHERE id = $1";
 
@@ -20,6 +21,14 @@ impl Postgres {
         static SQL: LazyLock<String> = LazyLock::new(|| due_notifications_sql(NOW));
         let query = sqlx::query(AssertSqlSafe(SQL.as_str())).bind(i64::from(limit));
         due_notifications(&self.pool.all(query).await?)
+    }
+
+    pub(super) async fn do_announce_object(&self, hold: &ObjectHold) -> DbResult<()> {
+        static SQL: LazyLock<String> = LazyLock::new(|| announce_object_sql("ds_now_v1()"));
+        let (id, detail) = held_object(hold);
+        let query = sqlx::query(AssertSqlSafe(SQL.as_str())).bind(id).bind(detail).bind(Uuid::nil());
+        self.pool.all(query).await?;
+        Ok(())
     }
 
     pub(super) async fn do_end_notification(&self, id: Uuid, result: NotificationResult) -> DbResult<()> {

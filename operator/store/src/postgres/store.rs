@@ -17,7 +17,7 @@ use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
+    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage, ObjectHold,
     MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
     NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune,
     Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
@@ -142,6 +142,10 @@ impl Operator for Postgres {
 
     async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord> {
         self.transition(run, Announce(hold.clone())).await
+    }
+
+    async fn announce_object(&self, hold: &ObjectHold) -> Result<()> {
+        self.do_announce_object(hold).await.map_err(|fault| fault.with_context("announcing a hold"))
     }
 
     async fn due_notifications(&self, limit: u32) -> Result<DueNotifications> {

@@ -1,6 +1,8 @@
 //! The notifications of the outbox that are due.
 
-use dalsegno_model::{DueNotifications, Notification, NotificationKind};
+use dalsegno_model::{
+    DueNotifications, Notification, NotificationDetail, NotificationKind, ObjectName, RunId,
+};
 
 use super::{Column, Columns};
 use crate::db_error::{DbError, DbResult, timestamp};
@@ -40,14 +42,25 @@ fn notification(row: &impl Columns) -> DbResult<Option<Notification>> {
     let kind: String = Column::read(row, "kind")?;
     let detail: String = Column::read(row, "detail")?;
     let invalid = |error: String| DbError::Corrupt(format!("notification {id}: {error}"));
+    let detail: NotificationDetail =
+        serde_json::from_str(&detail).map_err(|error| invalid(error.to_string()))?;
+    let object = match &detail.object {
+        Some(object) => object.clone(),
+        None => ObjectName {
+            namespace: row.text("namespace")?.unwrap_or_default(),
+            name: row.text("name")?.unwrap_or_default(),
+            uid: row.text("object_uid")?.unwrap_or_default(),
+        },
+    };
+    let run: RunId = Column::read(row, "run")?;
     Ok(Some(Notification {
         id,
-        run: Column::read(row, "run")?,
-        namespace: row.text("namespace")?.unwrap_or_default(),
-        name: row.text("name")?.unwrap_or_default(),
-        object_uid: row.text("object_uid")?.unwrap_or_default(),
+        run: Some(run).filter(|run| !run.is_nil()),
+        namespace: object.namespace,
+        name: object.name,
+        object_uid: object.uid,
         kind: kind.parse().map_err(|error: dalsegno_model::UnknownVariant| invalid(error.to_string()))?,
-        detail: serde_json::from_str(&detail).map_err(|error| invalid(error.to_string()))?,
+        detail,
         created_at: timestamp(Column::read(row, "created_at")?)?,
         tries: Column::read(row, "tries")?,
     }))

@@ -12,14 +12,14 @@ use super::{
 use crate::transitions::{
     AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
     RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
-    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
+    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, held_object,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
+    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage, ObjectHold,
     MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
     NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune,
     Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
@@ -148,6 +148,11 @@ impl Operator for Sqlite {
 
     async fn announce(&self, run: RunId, hold: &HoldNotice) -> Result<RunRecord> {
         self.transition(run, Announce(hold.clone())).await
+    }
+
+    async fn announce_object(&self, hold: &ObjectHold) -> Result<()> {
+        let entry = held_object(hold);
+        self.write("announcing a hold", move |conn, now| Box::pin(outbox::announce_object(conn, now, entry))).await
     }
 
     async fn due_notifications(&self, limit: u32) -> Result<DueNotifications> {

@@ -6,7 +6,29 @@ use uuid::{Builder, Uuid};
 use crate::db_error::{DbResult, timestamp};
 use crate::reads::{Assignment, Column as _, RunRow, WaitRow};
 use dalsegno_format::header;
-use dalsegno_model::{NotificationKind, RunId};
+use dalsegno_model::{NotificationDetail, NotificationKind, ObjectHold, RunId};
+
+/// SQL that adds a notification of an AgentRun whose run in the store cannot be used, unless one of this id waits: the same
+/// for both databases. `$1`: its id. `$2`: its detail. `$3`: no run. `now`: the store's clock in SQL.
+pub(crate) fn announce_object_sql(now: &str) -> String {
+    format!(
+        "INSERT INTO outbox (id, run, kind, detail, created_at, next_try_at, tries) \
+         VALUES ($1, $3, '{}', $2, {now}, {now}, 0) ON CONFLICT (id) DO NOTHING",
+        NotificationKind::RunHeld
+    )
+}
+
+/// The id and the detail of such a notification. The same hold has the same id.
+pub(crate) fn held_object(ObjectHold { object, key }: &ObjectHold) -> (Uuid, String) {
+    let detail = NotificationDetail { object: Some(object.clone()), ..NotificationDetail::default() };
+    (sha256_id(&format!("notification/{}/{key}", object.uid)), json!(detail).to_string())
+}
+
+/// An id that is made from a text.
+fn sha256_id(text: &str) -> Uuid {
+    let [bytes @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = header::sha256(text.as_bytes());
+    Builder::from_random_bytes(bytes).into_uuid()
+}
 
 /// A new row of the outbox.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,9 +45,8 @@ impl OutboxEntry {
 
     /// The notification of a fact at this time. Its id is a hash of the fact: a rule has no randomness.
     fn new(run: RunId, kind: NotificationKind, at: i64, detail: Json) -> Self {
-        let [bytes @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] =
-            header::sha256(format!("notification/{run}/{kind}/{at}/{detail}").as_bytes());
-        Self { id: Builder::from_random_bytes(bytes).into_uuid(), kind, detail, at }
+        let id = sha256_id(&format!("notification/{run}/{kind}/{at}/{detail}"));
+        Self { id, kind, detail, at }
     }
 
     /// A hold that began or was found at this attempt.

@@ -2,7 +2,7 @@
 
 use dalsegno_model::{
     Class, Commit, HoldNotice, LimitName, NewFinish, NextStep, Notification, NotificationDetail,
-    NotificationKind, NotificationResult, RunId, RunLimits, RunOutcome,
+    NotificationKind, NotificationResult, ObjectHold, ObjectName, RunId, RunLimits, RunOutcome,
 };
 use dalsegno_protocol::Usage;
 use uuid::Uuid;
@@ -22,6 +22,7 @@ on_every_engine! {
     a_run_that_succeeds_or_is_cancelled_is_not_announced,
     a_hold_is_announced_once_for_each_key,
     a_run_that_is_over_announces_no_hold,
+    a_hold_of_an_object_without_a_run_is_announced_once_while_it_waits,
     a_notification_waits_for_its_next_try,
     a_notification_that_is_done_is_deleted,
     only_so_many_notifications_are_due_at_once,
@@ -35,7 +36,7 @@ async fn of_run(cx: &TestContext, run: RunId) -> Vec<Notification> {
     let due = cx.due_notifications(10_000).await.unwrap();
     assert!(due.waiting >= due.due.len() as i64);
     assert!(due.due.is_empty() || due.oldest.is_some_and(|oldest| oldest <= due.now));
-    due.due.into_iter().filter(|it| it.run == run).collect()
+    due.due.into_iter().filter(|it| it.run == Some(run)).collect()
 }
 
 /// The limits that were announced, in the order of their names.
@@ -191,6 +192,28 @@ async fn a_run_that_is_over_announces_no_hold(cx: &TestContext) {
     ok(cx.finish(&worker.finish()).await.unwrap());
     assert_eq!(cx.announce(worker.run, &notice("RecoveryLoop, epoch 1")).await.unwrap().announced, None);
     assert_eq!(of_run(cx, worker.run).await, []);
+}
+
+async fn a_hold_of_an_object_without_a_run_is_announced_once_while_it_waits(cx: &TestContext) {
+    let uid = Uuid::now_v7().to_string();
+    let object = ObjectName { namespace: "shop".into(), name: "nightly".into(), uid: uid.clone() };
+    let hold = |key: &str| ObjectHold { object: object.clone(), key: key.into() };
+    let waiting = async || {
+        let due = cx.due_notifications(10_000).await.unwrap();
+        due.due.into_iter().filter(|it| it.object_uid == uid).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        cx.announce_object(&hold("StoreChanged")).await.unwrap();
+    }
+    let [one] = &waiting().await[..] else { panic!("{:?}", waiting().await) };
+    assert_eq!((one.run, one.kind, one.tries), (None, NotificationKind::RunHeld, 0));
+    assert_eq!((one.namespace.as_str(), one.name.as_str()), ("shop", "nightly"));
+    cx.announce_object(&hold("PriorRunFound")).await.unwrap();
+    assert_eq!(waiting().await.len(), 2, "another hold");
+    for it in waiting().await {
+        cx.end_notification(it.id, NotificationResult::Done).await.unwrap();
+    }
+    assert!(waiting().await.is_empty());
 }
 
 async fn a_notification_waits_for_its_next_try(cx: &TestContext) {

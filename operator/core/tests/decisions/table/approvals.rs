@@ -251,6 +251,9 @@ fn an_object_from_before_the_policies_is_replaced_with_its_decision() {
     let created = &mut case.approvals().objects[0].object.metadata.creation_timestamp;
     *created = Some(Time(ago(50)));
     case.approvals().policies = PolicyState::InPlace { since: ago(49) };
+    // In the audit first.
+    let [ApprovalEffect::RefuseDecision { reason, .. }] = &case.effects()[..] else { panic!("{:?}", case.effects()) };
+    assert_eq!(*reason, ApprovalReason::DecidedWithoutPolicy);
     assert!(matches!(case.until("delete-approval"), Some(ApprovalEffect::Delete { .. })));
     let object = case.settle();
     assert_eq!(

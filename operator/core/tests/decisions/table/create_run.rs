@@ -1,13 +1,13 @@
 //! Creation of a run in the store, and the consistency of the store.
 
-use dalsegno_core::EffectResult;
+use dalsegno_core::{Announcement, EffectResult};
 use dalsegno_crds::ConditionType::{Finished, Held, Ready, Stalled, WorkerReady};
 use dalsegno_crds::{Reason, Summary};
 use dalsegno_model::{Lifecycle, RunOutcome};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::fixtures::{Case, case, check_all, expect_effect, expect_status, pod, run};
+use crate::fixtures::{Case, RUN, UID, case, check_all, expect_effect, expect_status, pod, run};
 
 #[test]
 fn a_run_is_created_once_and_changed_only_if_the_store_is_consistent() {
@@ -294,4 +294,21 @@ fn finished_runs() -> Vec<Case> {
             ),
         ),
     ]
+}
+
+#[test]
+fn a_hold_without_a_row_is_announced_until_the_status_shows_it() {
+    let held = run().prior(12, "shop-uid");
+    let Some(Announcement::Object(hold)) = held.decide().announcement else { panic!("{:?}", held.decide()) };
+    assert_eq!((hold.object.name.as_str(), hold.object.uid.as_str()), (RUN, UID));
+    let Some(Announcement::Object(again)) = held.decide().announcement else { panic!("it is announced again") };
+    assert_eq!(again, hold, "a process that dies before the status is written announces the same");
+    let shown = held.status_written();
+    assert_eq!(shown.decide().announcement, None);
+    // The run was created again and again without a proper deletion: another hold.
+    let other = Uuid::from_u128(77);
+    let changed = run().not_in_store().status_knows_store(other).decide().announcement;
+    assert!(matches!(&changed, Some(Announcement::Object(it)) if it.key != hold.key), "{changed:?}");
+    // Its definition is not there yet. Often it comes a moment later.
+    assert_eq!(run().not_in_store().no_definition().decide().announcement, None);
 }

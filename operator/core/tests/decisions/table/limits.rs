@@ -1,6 +1,6 @@
 //! Runs with limits: before each pod, with a worker, and when a limit is raised.
 
-use dalsegno_core::EventLevel;
+use dalsegno_core::{Announcement, EventLevel};
 use dalsegno_crds::ConditionType::{Held, Ready, Stalled, Suspended};
 use dalsegno_crds::{Cause, EventReason, LimitName, LimitStatus, Reason, Summary};
 use dalsegno_model::{AttemptState, Class};
@@ -338,13 +338,18 @@ fn an_attempt_that_a_limit_stopped_before_it_attached_is_no_evidence() {
 #[test]
 fn a_hold_is_announced_until_the_store_has_it() {
     let held = limited(waiting(), json!({ "turns": 7 }));
-    let (run, notice) = held.decide().announcement.unwrap();
-    assert_eq!((run, notice.attempt, notice.key.as_str()), (held.row.id, 4, "LimitReached, epoch 1"));
+    let notice = |of: &Given| match of.decide().announcement {
+        Some(Announcement::Run(run, notice)) => Some((run, notice)),
+        Some(Announcement::Object(hold)) => panic!("{hold:?}"),
+        None => None,
+    };
+    let (run, first) = notice(&held).unwrap();
+    assert_eq!((run, first.attempt, first.key.as_str()), (held.row.id, 4, "LimitReached, epoch 1"));
     let mut announced = held.clone();
-    announced.row.announced = Some(notice.key);
-    assert_eq!(announced.decide().announcement, None);
+    announced.row.announced = Some(first.key);
+    assert_eq!(notice(&announced), None);
     announced.row.epoch = 3;
-    let next = announced.decide().announcement.map(|(_, notice)| notice.key);
+    let next = notice(&announced).map(|(_, notice)| notice.key);
     assert_eq!(next.as_deref(), Some("LimitReached, epoch 3"), "another attempt was made in between");
-    assert_eq!(working().decide().announcement, None);
+    assert_eq!(notice(&working()), None);
 }
