@@ -192,6 +192,7 @@ func (c *Cluster) startDetached(cmd *exec.Cmd, name string) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setsid = true
+	closeInheritedOnExec()
 	if err := os.Remove(c.recordPath(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -208,6 +209,21 @@ func (c *Cluster) startDetached(cmd *exec.Cmd, name string) error {
 			return exists(c.recordPath(name)), nil
 		}
 	})
+}
+
+// closeInheritedOnExec keeps the descriptors that this process has inherited from the
+// programs that it starts. A daemon that kept one, such as the lock of a shell, would hold
+// it for as long as the cluster runs.
+func closeInheritedOnExec() {
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, entry := range open {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
 }
 
 // execRecorded is `cluster internal-exec RECORD NAME PROGRAM ARG…`. It writes the record

@@ -2,10 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -151,5 +153,23 @@ func TestOnlyControllersThatWereDisabledAreDisabledAgain(t *testing.T) {
 	must(t, c.restoreControllers(root)) // nothing is recorded any more
 	if exists(control) {
 		t.Error("a second down writes again")
+	}
+}
+
+func TestStartedProgramHasNoInheritedDescriptor(t *testing.T) {
+	// As a shell passes it on: without close-on-exec.
+	inherited, err := syscall.Open(filepath.Join(t.TempDir(), "lock"), syscall.O_CREAT|syscall.O_RDONLY, 0o600)
+	must(t, err)
+	defer syscall.Close(inherited)
+	show := func() bool {
+		err := exec.Command("test", "-e", fmt.Sprintf("/proc/self/fd/%d", inherited)).Run()
+		return err == nil
+	}
+	if !show() {
+		t.Fatal("the descriptor is not passed on, so this test proves nothing")
+	}
+	closeInheritedOnExec()
+	if show() {
+		t.Error("a program that was started has a descriptor of its parent's parent")
 	}
 }
