@@ -67,9 +67,12 @@ impl<'c> Receiver<'c> {
         let (client, namespace) = (&self.ctx.client, &self.ctx.namespace);
         let metadata = json!({ "name": NAME });
         let files = json!({ "tls.crt": certificate, "tls.key": key, "secret": secret });
-        objects::create::<Secret>(client, namespace, json!({ "metadata": metadata, "stringData": files })).await?;
-        let scripts = json!({ "receiver.py": include_str!("receiver.py"), "documented.py": documented_check()? });
-        objects::create::<ConfigMap>(client, namespace, json!({ "metadata": metadata, "data": scripts })).await?;
+        objects::create::<Secret>(client, namespace, json!({ "metadata": metadata, "stringData": files }))
+            .await?;
+        let scripts =
+            json!({ "receiver.py": include_str!("receiver.py"), "documented.py": documented_check()? });
+        objects::create::<ConfigMap>(client, namespace, json!({ "metadata": metadata, "data": scripts }))
+            .await?;
         let labels = json!({ "app": NAME });
         let ports = json!([{ "port": 443, "targetPort": 8443 }]);
         let service = json!({ "metadata": metadata, "spec": { "selector": labels, "ports": ports } });
@@ -122,7 +125,8 @@ fn documented_check() -> Result<&'static str> {
 
 fn deployment() -> Value {
     let labels = json!({ "app": NAME });
-    let file = |name: &str| json!({ "name": name, "mountPath": format!("/receiver/{name}"), "readOnly": true });
+    let file =
+        |name: &str| json!({ "name": name, "mountPath": format!("/receiver/{name}"), "readOnly": true });
     json!({
         "metadata": { "name": NAME },
         "spec": {

@@ -28,7 +28,11 @@ pub struct Sender {
 
 impl Sender {
     /// Creates the ServiceAccount of this name. The worker is one of the same release, at any run.
-    pub async fn new(ctx: &TestContext, worker: &Worker, (run, name): (&Run<'_>, &'static str)) -> Result<Self> {
+    pub async fn new(
+        ctx: &TestContext,
+        worker: &Worker,
+        (run, name): (&Run<'_>, &'static str),
+    ) -> Result<Self> {
         let namespace = &ctx.namespace;
         kubectl(["create", "serviceaccount", name, "--namespace", namespace]).await?;
         let create = ["create", "token", name, "--audience", AUDIENCE, "--namespace", namespace];

@@ -1,5 +1,6 @@
 //! The operator's Prometheus metrics.
 
+mod labels;
 mod runs;
 
 use std::sync::atomic::AtomicU64;
@@ -8,13 +9,17 @@ use std::time::Duration;
 
 use dalsegno_model::{NamespaceUsage, NotificationKind};
 use jiff::Timestamp;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+pub use labels::NotificationOutcome;
+use labels::{
+    CauseLabel, EffectLabel, KindLabel, NamespaceLabel, NotificationLabel, OTHER_NAMESPACES, OutcomeLabel,
+    PlaceLabel, ResultLabel, SinkLabel, WatchLabel, notification_label, outcome,
+};
 pub use runs::{RunMetrics, StateLabel};
 
 use crate::mutex::lock;
@@ -55,86 +60,6 @@ pub struct Metrics {
     namespaces: Arc<Mutex<Vec<NamespaceLabel>>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct NamespaceLabel {
-    namespace: String,
-}
-
-/// Label of all namespaces that have no series of their own. No namespace can have this name.
-const OTHER_NAMESPACES: &str = "(others)";
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EffectLabel {
-    effect: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CauseLabel {
-    cause: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabel {
-    kind: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WatchLabel {
-    kind: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct NotificationLabel {
-    kind: &'static str,
-    outcome: &'static str,
-}
-
-/// What became of a try of a notification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotificationOutcome {
-    /// The receiver has it.
-    Delivered,
-    /// It is tried again.
-    Failed,
-    /// It is not tried again.
-    GivenUp,
-    /// Nobody wants it.
-    Unwanted,
-}
-
-impl NotificationOutcome {
-    const ALL: [Self; 4] = [Self::Delivered, Self::Failed, Self::GivenUp, Self::Unwanted];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Failed => "failed",
-            Self::GivenUp => "given-up",
-            Self::Unwanted => "unwanted",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SinkLabel {
-    sink: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PlaceLabel {
-    place: &'static str,
-}
-
 /// Where damage can be found: when a head is verified, a run is looked up, or retention drops payloads.
 const DAMAGE_PLACES: [&str; 3] = ["head", "run", "retention"];
 
@@ -149,14 +74,6 @@ impl Default for ReconcileSeconds {
         // 1 ms to 33 s.
         Self(Histogram::new(exponential_buckets(0.001, 2.0, 16)))
     }
-}
-
-fn notification_label(kind: NotificationKind, outcome: NotificationOutcome) -> NotificationLabel {
-    NotificationLabel { kind: kind.as_str(), outcome: outcome.as_str() }
-}
-
-fn outcome(ok: bool) -> OutcomeLabel {
-    OutcomeLabel { outcome: if ok { "ok" } else { "error" } }
 }
 
 impl Metrics {
@@ -412,122 +329,4 @@ impl Metrics {
 }
 
 #[cfg(test)]
-pub mod tests {
-    use prometheus_client::encoding::text::encode;
-
-    use super::*;
-
-    const PAGE: &str = include_str!("../../docs/reference/metrics.md");
-    const SOURCE: &str = include_str!("metrics.rs");
-
-    /// Name and type of every metric in a section of docs/reference/metrics.md.
-    pub fn documented(title: &str) -> Vec<(String, String)> {
-        let section = PAGE.split("\n## ").find(|section| section.starts_with(title)).unwrap_or_default();
-        let rows = section.lines().filter(|line| line.starts_with("| `"));
-        let mut found: Vec<_> = rows
-            .map(|row| {
-                let mut cells = row.trim_matches('|').split('|').map(|it| it.trim().replace('`', ""));
-                (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
-            })
-            .collect();
-        found.sort();
-        found
-    }
-
-    /// Name and type of every metric in the text that `/metrics` serves.
-    pub fn registered(text: &str) -> Vec<(String, String)> {
-        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-        let mut found: Vec<_> = types
-            .map(|(name, kind)| {
-                let total = if kind == "counter" { "_total" } else { "" };
-                (format!("{name}{total}"), kind.to_owned())
-            })
-            .collect();
-        found.sort();
-        found
-    }
-
-    /// The text that `/metrics` serves.
-    fn rendered(metrics: &Metrics) -> String {
-        let (mut registry, mut text) = (Registry::with_prefix("dalsegno"), String::new());
-        metrics.register(&mut registry);
-        encode(&mut text, &registry).expect("metrics are text");
-        text
-    }
-
-    #[test]
-    fn series_that_are_alerted_on_start_at_0() {
-        let text = rendered(&Metrics::default());
-        for series in [
-            r#"invalid_objects{kind="AgentRun"}"#,
-            r#"invalid_objects{kind="AgentDefinition"}"#,
-            r#"damage_total{place="head"}"#,
-            r#"damage_total{place="run"}"#,
-            r#"damage_total{place="retention"}"#,
-        ] {
-            assert!(text.contains(&format!("\ndalsegno_operator_{series} 0\n")), "{series}\n{text}");
-        }
-    }
-
-    #[test]
-    fn the_alert_on_the_duration_of_a_reconcile_is_within_the_buckets() {
-        let alert = PAGE.split("| time that a reconcile took | p99 over ").nth(1).unwrap_or_default();
-        let seconds = alert.split(' ').next().and_then(|it| it.parse().ok()).unwrap_or(f64::INFINITY);
-        let text = rendered(&Metrics::default());
-        let bounds = text.lines().filter_map(|line| {
-            line.strip_prefix("dalsegno_operator_reconcile_seconds_bucket{le=\"")?.split('"').next()
-        });
-        let largest =
-            bounds.filter_map(|it| it.parse().ok()).filter(|it: &f64| it.is_finite()).fold(0.0, f64::max);
-        assert!(seconds < largest, "{seconds} {largest}");
-    }
-
-    #[test]
-    fn a_namespace_has_a_series_while_it_is_among_those_with_the_most_bytes() {
-        let metrics = Metrics::default();
-        let usage = |namespace: Option<&str>, bytes| NamespaceUsage {
-            namespace: namespace.map(str::to_owned),
-            bytes,
-        };
-        metrics.set_stored_bytes(vec![usage(None, 3), usage(Some("bank"), 10), usage(Some("shop"), 20)]);
-        metrics.set_stored_bytes(vec![usage(None, 13), usage(Some("shop"), 25)]);
-        let text = rendered(&metrics);
-        let mut series: Vec<_> =
-            text.lines().filter(|line| line.starts_with("dalsegno_operator_stored_bytes{")).collect();
-        series.sort();
-        let expected = [
-            r#"dalsegno_operator_stored_bytes{namespace="(others)"} 13"#,
-            r#"dalsegno_operator_stored_bytes{namespace="shop"} 25"#,
-        ];
-        assert_eq!(series, expected);
-    }
-
-    #[test]
-    fn the_page_of_metrics_lists_exactly_the_registered_metrics() {
-        let metrics = Metrics::default();
-        metrics.count_effect("status");
-        metrics.count_attempt_ended("OOMKilled");
-        metrics.observe_reconcile(Duration::from_millis(5), true);
-        metrics.count_deadline_poll(true);
-        metrics.count_lookup("found");
-        metrics.set_stored_bytes(vec![NamespaceUsage { namespace: Some("shop".into()), bytes: 1 }]);
-        metrics.set_active_runs(1);
-        metrics.set_watch_age("pods", Duration::from_secs(1));
-        let state = StateLabel { summary: "Held".into(), reason: "RecoveryLoop".into() };
-        metrics.runs.set_runs([(state, 1)].into());
-        metrics.runs.observe_fence(Duration::from_millis(5));
-        metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
-        metrics.retention_round_ended(Timestamp::UNIX_EPOCH);
-        let text = rendered(&metrics);
-        let registered = registered(&text);
-        // A metric that was never used is missing in the text.
-        let sources = [SOURCE, include_str!("metrics/runs.rs")]
-            .map(|it| it.split("#[cfg(test)]").next().unwrap_or_default());
-        assert_eq!(
-            registered.len(),
-            sources.concat().matches("registry.register(").count(),
-            "{registered:#?}"
-        );
-        assert_eq!(documented("Operator"), registered);
-    }
-}
+pub mod tests;

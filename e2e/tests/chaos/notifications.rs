@@ -61,7 +61,8 @@ async fn a_receiver_that_was_down_gets_each_notification_with_its_signature_and_
 
     // Down again, while a run is held.
     receiver.scale(0).await?;
-    let crash = Agent::new(json!({ "turns": 2, "script": [{ "turn": 1, "at": "start", "do": "fatal:Sloe" }] }));
+    let crash =
+        Agent::new(json!({ "turns": 2, "script": [{ "turn": 1, "at": "start", "do": "fatal:Sloe" }] }));
     ctx.start("later", &crash).await?.wait_for(Summary::Held, secs(60)).await?;
     receiver.scale(1).await?;
     let later = BTreeSet::from([("RunHeld".to_owned(), format!("{}/later", ctx.namespace))]);
@@ -85,7 +86,8 @@ async fn cause_facts(ctx: &TestContext) -> Result<BTreeSet<(String, String)>> {
     let approval = json!({ "kind": "approval", "title": title, "summary": summary, "deadlineSeconds": 600,
                            "proposal": { "buy": proposal } });
     ctx.ask(ctx.run("asking"), "buy", approval).await?;
-    let limited = Agent::new(json!({ "turns": 9, "turnSeconds": 0.1 })).spec(json!({ "limits": { "turns": 5 } }));
+    let limited =
+        Agent::new(json!({ "turns": 9, "turnSeconds": 0.1 })).spec(json!({ "limits": { "turns": 5 } }));
     let limited = ctx.start("limited", &limited).await?;
     let crash = format!("selfReport:crash:{why}");
     let failed = Agent::new(json!({ "turns": 9, "script": [{ "turn": 2, "at": "start", "do": crash }] }))

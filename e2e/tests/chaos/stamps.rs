@@ -72,14 +72,18 @@ async fn ask<'c>(
     ctx.ask(ctx.run(name), "pay", payment(500)).await
 }
 
-async fn who_changed_a_run_is_not_proven_unless_the_client_says_so(ctx: &TestContext, alice: &Client) -> Result {
+async fn who_changed_a_run_is_not_proven_unless_the_client_says_so(
+    ctx: &TestContext,
+    alice: &Client,
+) -> Result {
     let mut forged = manifest(ctx, "changed", json!({}));
     forged["metadata"]["annotations"] = json!({ names::ANNOTATION_CREATED_BY: "bob" });
     let message = refusal(objects::create::<AgentRun>(alice, &ctx.namespace, forged).await)?;
     assert!(message.contains("says who created the run"), "{message}");
     objects::create::<AgentRun>(alice, &ctx.namespace, manifest(ctx, "changed", json!({}))).await?;
     let run = ctx.run("changed");
-    let stamps = [names::ANNOTATION_CREATED_BY, names::ANNOTATION_SPEC_BY, names::ANNOTATION_OPERATING_MODE_BY];
+    let stamps =
+        [names::ANNOTATION_CREATED_BY, names::ANNOTATION_SPEC_BY, names::ANNOTATION_OPERATING_MODE_BY];
     let object = run.object().await?;
     assert!(stamps.iter().all(|it| !object.annotations().contains_key(*it)), "{:?}", object.annotations());
 
@@ -122,7 +126,8 @@ async fn audit_rows(run: &str) -> Result<Vec<Value>> {
 async fn who_decided_is_proven(ctx: &TestContext, alice: &Client) -> Result {
     let asked = ask(ctx, alice, ("asked", json!({}))).await?;
     asked.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
-    let kinds = Rights { group: "dalsegno.dev", resources: &["agentapprovals"], verbs: &["get", "create", "patch"] };
+    let kinds =
+        Rights { group: "dalsegno.dev", resources: &["agentapprovals"], verbs: &["get", "create", "patch"] };
     ctx.grant("eve", kinds).await?;
     let eve = ctx.as_user("eve").await?;
     let mut planted = serde_json::to_value(asked.object().await?)?;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
-    Deadlines, Ending, Forgiveness, HoldNotice, Identity, NextStep, ObjectHold, OnPrior, PodRecord, Retention, Rewind,
-    RunId, RunLimits, RunRecord,
+    Deadlines, Ending, Forgiveness, HoldNotice, Identity, NextStep, ObjectHold, OnPrior, PodRecord,
+    Retention, Rewind, RunId, RunLimits, RunRecord,
 };
 use serde_json::Value;
 

@@ -36,6 +36,7 @@ mod park;
 #[path = "../../../store/tests/support/pg.rs"]
 mod pg;
 mod postgres_outages;
+mod proposals;
 mod records;
 mod server;
 mod snapshots;

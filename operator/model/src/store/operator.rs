@@ -5,9 +5,9 @@ use uuid::Uuid;
 
 use crate::{
     Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, DueNotifications, Ending, Forgiveness,
-    HeadsToAnchor, HoldNotice, ObjectHold, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep,
-    NotificationResult, PodRecord, PollSince, Recorded, RefusedDecision, RequestedBy, Result, Retention,
-    Rewind, Rewound, RunId, RunLimits, RunRecord, Template, WaitAnswer,
+    HeadsToAnchor, HoldNotice, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep,
+    NotificationResult, ObjectHold, PodRecord, PollSince, Recorded, RefusedDecision, RequestedBy, Result,
+    Retention, Rewind, Rewound, RunId, RunLimits, RunRecord, Template, WaitAnswer,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.

@@ -19,13 +19,13 @@ use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage, ObjectHold,
+    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
     MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
-    NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune,
-    Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
-    RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits, RunRecord,
-    Sent, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled,
-    Worker, Written,
+    NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
+    RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
+    WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -152,7 +152,8 @@ impl Operator for Sqlite {
 
     async fn announce_object(&self, hold: &ObjectHold) -> Result<()> {
         let entry = held_object(hold);
-        self.write("announcing a hold", move |conn, now| Box::pin(outbox::announce_object(conn, now, entry))).await
+        self.write("announcing a hold", move |conn, now| Box::pin(outbox::announce_object(conn, now, entry)))
+            .await
     }
 
     async fn due_notifications(&self, limit: u32) -> Result<DueNotifications> {

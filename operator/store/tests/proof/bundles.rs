@@ -54,6 +54,7 @@ async fn by_hand() -> (Vec<u8>, PublicKey) {
     let (mut rows, signer) = (Rows::with([7; 32]), signer().await);
     let (run, key) = (rows.runs[0].id, signer.public_key());
     rows.wait(run);
+    rows.message(run);
     (bundle(Box::new(rows), run, signer).await, key)
 }
 
@@ -69,7 +70,7 @@ async fn the_golden_bundle_of_version_3_is_reproduced_and_all_golden_bundles_ver
         ("v1", (14, 14, 1, 8)),
         ("v2", (14, 14, 1, 8)),
         ("v2-sealed", (7, 7, 4, 27)),
-        ("v3", (14, 14, 1, 10)),
+        ("v3", (14, 14, 1, 12)),
     ] {
         let verified = checked(&golden(name), Some(key));
         assert_eq!(verified.problems, [], "{name}");

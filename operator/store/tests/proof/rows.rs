@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use dalsegno_format::audit;
 use dalsegno_format::header::{self, Header, NO_PARENT, events_digest, ops_digest};
+use dalsegno_format::messages::MessageContent;
 use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_model::anchor::{AnchorRow, AnchoredHead};
 use dalsegno_model::audit::kind;
@@ -15,7 +16,8 @@ use dalsegno_model::{
     AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, Digest, Lifecycle, OpenWait, Result, RunId,
 };
 use dalsegno_protocol::{
-    Boundary, Call, CallState, OnTimeout, Policy, RawValue, Usage, WaitKind, WaitOutcome, WaitState,
+    Boundary, Call, CallState, Message, OnTimeout, Policy, RawValue, TakenBy, Usage, WaitKind, WaitOutcome,
+    WaitState,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -41,6 +43,7 @@ pub struct Rows {
     pub boundaries: Vec<StoredBoundary>,
     pub calls: Vec<(RunId, StoredCall)>,
     pub waits: Vec<(RunId, StoredWait)>,
+    pub messages: Vec<(RunId, StoredMessage)>,
     pub anchors: Vec<AnchorRow>,
     pub leaves: Vec<(i64, AnchoredHead)>,
     pub purges: Vec<(RunId, AuditRow)>,
@@ -207,11 +210,43 @@ impl Rows {
         self.waits.push((run, stored));
     }
 
+    /// Adds a message that the last boundary has taken.
+    pub fn message(&mut self, run: RunId) {
+        let (id, topic, author, value) = ("offer-1", "price", "ada", r#"{"cents":  500}"#);
+        let digest = MessageContent { id, topic: Some(topic), author, value }.digest();
+        let sent = json!({ "position": 1, "message": id, "topic": topic, "digest": header::render(&digest) });
+        self.append_audit_by(run, author, (kind::MESSAGE_SENT, &sent));
+        let sent_at = self.audit.iter().filter(|(of, _)| *of == run).map(|(_, row)| row.at).max().unwrap();
+        let taken = json!({ "turn": 6, "boundary": "result", "positions": [1] });
+        self.append_audit(run, kind::MESSAGES_TAKEN, &taken);
+        let message = Message {
+            position: 1,
+            id: id.into(),
+            topic: Some(topic.into()),
+            value: RawValue::from_string(value.into()).ok(),
+            author: author.into(),
+            at: sent_at.to_string(),
+            taken_by: Some(TakenBy { turn: 6, boundary: Boundary::Result }),
+        };
+        let stored = StoredMessage {
+            message,
+            at: sent_at.as_millisecond(),
+            taken_epoch: Some(2),
+            digest,
+            digests: CallDigests::Plain,
+            damage: None,
+        };
+        self.messages.push((run, stored));
+    }
+
     /// Appends a row to the run's audit.
     pub fn append_audit(&mut self, run: RunId, kind: &str, detail: &Value) {
+        self.append_audit_by(run, "operator", (kind, detail));
+    }
+
+    fn append_audit_by(&mut self, run: RunId, actor: &str, (kind, detail): (&str, &Value)) {
         let head = self.runs.iter_mut().find(|it| it.id == run).unwrap();
-        let (seq, parent_hash, actor, detail) =
-            (head.audit_seq + 1, head.audit_hash, "operator", detail.to_string());
+        let (seq, parent_hash, detail) = (head.audit_seq + 1, head.audit_hash, detail.to_string());
         let at = 1_000 * seq;
         let link =
             audit::AuditHeader { parent_hash: &parent_hash, run, seq, at, kind, actor, detail: &detail };
@@ -357,8 +392,9 @@ impl ReadTransaction for Rows {
         Ok(rest.take(PAGE).map(|(_, call)| call.clone()).collect())
     }
 
-    async fn messages(&mut self, _: RunId, _: i64) -> Result<Vec<StoredMessage>> {
-        Ok(Vec::new())
+    async fn messages(&mut self, run: RunId, after: i64) -> Result<Vec<StoredMessage>> {
+        let rest = self.messages.iter().filter(|(of, it)| *of == run && it.message.position > after);
+        Ok(rest.take(PAGE).map(|(_, message)| message.clone()).collect())
     }
 
     async fn waits(&mut self, run: RunId, after: Option<WaitKey>) -> Result<Vec<StoredWait>> {

@@ -1,8 +1,9 @@
 //! The texts that encryption leaves in clear: in which columns they are, and that they are in no other.
 
 use dalsegno_model::{
-    BudgetReset, Class, Completed, Ending, Identity, NewRun, NextStep, OpenWaitRequest, PodRecord,
-    RecordBatch, RequestedBy, RunRecord, Settle, SettledBy, Verdict, WaitAsks, WaitOpened, Written,
+    BudgetReset, Class, Completed, Ending, Identity, NewMessage, NewRun, NextStep, OpenWaitRequest,
+    PodRecord, RecordBatch, RequestedBy, RunRecord, Sent, Settle, SettledBy, Verdict, WaitAsks, WaitOpened,
+    Written,
 };
 use dalsegno_protocol::{OnTimeout, Payload, Policy, RecordOp};
 
@@ -14,7 +15,7 @@ on_both_databases! {
 }
 
 /// The columns that docs/reference/encryption.md lists as stored in clear, in order. The test writes the canary into each.
-const IN_CLEAR: [&str; 35] = [
+const IN_CLEAR: [&str; 38] = [
     "attempts.agent_version",
     "attempts.candidates",
     "attempts.image_digest",
@@ -32,6 +33,9 @@ const IN_CLEAR: [&str; 35] = [
     "calls.reason",
     "calls.settled_by",
     "data_keys.key_id",
+    "messages.author",
+    "messages.id",
+    "messages.topic",
     "record_changes.batch",
     "records.entry_id",
     "records.key",
@@ -162,6 +166,14 @@ async fn canary_writes(cx: &TestContext, worker: &Worker) {
         assert!(matches!(cx.open_wait(&request).await.unwrap(), WaitOpened::Wait(_)));
     }
     crate::waits(cx, worker).await;
+    let message = NewMessage {
+        run: worker.run,
+        id: CANARY.into(),
+        topic: Some(CANARY.into()),
+        value: json(&format!("{CANARY:?}")),
+        author: CANARY.into(),
+    };
+    assert!(matches!(cx.send_message(&message).await.unwrap(), Sent::Ok(_)));
     let claim = cx.start_call(worker, &format!("{CANARY} claimed"), Policy::Probe).await;
     cx.complete(&worker.complete(&claim)).await.unwrap();
     cx.snapshot(worker.run).await.unwrap();

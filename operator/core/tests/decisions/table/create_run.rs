@@ -301,7 +301,9 @@ fn a_hold_without_a_row_is_announced_until_the_status_shows_it() {
     let held = run().prior(12, "shop-uid");
     let Some(Announcement::Object(hold)) = held.decide().announcement else { panic!("{:?}", held.decide()) };
     assert_eq!((hold.object.name.as_str(), hold.object.uid.as_str()), (RUN, UID));
-    let Some(Announcement::Object(again)) = held.decide().announcement else { panic!("it is announced again") };
+    let Some(Announcement::Object(again)) = held.decide().announcement else {
+        panic!("it is announced again")
+    };
     assert_eq!(again, hold, "a process that dies before the status is written announces the same");
     let shown = held.status_written();
     assert_eq!(shown.decide().announcement, None);

@@ -13,6 +13,7 @@ mod evidence;
 mod finished;
 mod holds;
 mod late_node_loss;
+mod lifted_suspend;
 mod limits;
 mod lost_gateway;
 mod pod_ends;

@@ -15,7 +15,7 @@ use crate::fixtures::{
 };
 
 pub fn cases() -> Vec<Case> {
-    [the_request(), without_a_worker(), with_a_worker(), with_a_hold(), with_an_end(), lifted()]
+    [the_request(), without_a_worker(), with_a_worker(), with_a_hold(), with_an_end()]
         .into_iter()
         .flatten()
         .collect()
@@ -32,12 +32,12 @@ fn a_parked_worker_has_time_to_exit() {
 }
 
 /// The worker of attempt 3 was attached, and the status shows it.
-fn working() -> Given {
+pub(super) fn working() -> Given {
     run().attached(3).head(7).heartbeat(2).pod(pod(3))
 }
 
 /// The worker of attempt 3 parked this many seconds ago, and the operator has not looked at the run since then.
-fn parked(seconds_ago: i64) -> Given {
+pub(super) fn parked(seconds_ago: i64) -> Given {
     let mut given = working().suspended().suspend(60, Some(50)).status_written();
     given.seen.pods.clear();
     given.reserved(4).after(PastAttempt::parked(3, seconds_ago))
@@ -344,76 +344,6 @@ fn with_an_end() -> Vec<Case> {
     ]
 }
 
-fn lifted() -> Vec<Case> {
-    let lift = |given: Given| given.status_written().spec(json!({ "operatingMode": null })).edited();
-    let resumed = |given: Given| {
-        let mut given = lift(given);
-        given.row.suspend = None;
-        given
-    };
-    vec![
-        case("the lifting is recorded in the store first", lift(parked(600)), expect_effect("resume")),
-        case(
-            "`Running` lifts it too",
-            parked(600).status_written().spec(json!({ "operatingMode": "Running" })),
-            expect_effect("resume"),
-        ),
-        case(
-            "the suspend of a run that another AgentRun adopted is lifted",
-            run().suspend(600, None),
-            expect_effect("resume"),
-        ),
-        case(
-            "then the next attempt gets its pod at once",
-            resumed(parked(600)),
-            expect_effect("create triage-4"),
-        ),
-        case(
-            "a run that was never started gets its first pod",
-            resumed(run().suspended().suspend(600, None)),
-            expect_effect("create triage-1"),
-        ),
-        case(
-            "a run that was never started waits in the queue again",
-            {
-                let mut given = resumed(run().suspended().suspend(600, None));
-                given.seen.queue_position = Some(2);
-                given
-            },
-            expect_status(Summary::Pending, Reason::Queued)
-                .condition(Reconciling, "True", Reason::Queued)
-                .no_condition(Suspended)
-                .events(&[&EventReason::Resumed]),
-        ),
-        case(
-            "the backoff of a crash goes on while the run is suspended",
-            resumed(
-                run()
-                    .reserved(4)
-                    .crashes(2, 2)
-                    .after(crashed(3, Cause::OOMKilled).ago(0))
-                    .suspended()
-                    .suspend(1, None),
-            ),
-            expect_status(Summary::BackingOff, Reason::OutOfMemory)
-                .no_condition(Suspended)
-                .events(&[&EventReason::Resumed]),
-        ),
-        case(
-            "a worker that has not parked yet goes on",
-            resumed(working().suspended().suspend(5, Some(5))),
-            expect_status(Summary::Running, Reason::UnderControl)
-                .no_condition(Suspended)
-                .events(&[&EventReason::Resumed]),
-        ),
-        case(
-            "a run whose checkpoint turns out to be damaged is held then",
-            resumed(parked(600)).corrupt(None, &[]),
-            expect_status(Summary::Held, Reason::CheckpointCorrupt).no_condition(Suspended),
-        ),
-    ]
-}
-
 fn parked_pods() -> Vec<Case> {
     vec![
         case(
@@ -480,23 +410,6 @@ fn the_status_says_who_suspended_the_run_since_when_and_why() {
     assert_eq!(again.reason.as_deref(), Some("wrong mailbox"));
     let unknown = run().suspended().suspend(90, None).decide();
     assert_eq!(unknown.events[0].note, "the run is suspended and has no pod");
-}
-
-#[test]
-fn the_event_of_a_lifted_suspend_says_who_lifted_it_and_why() {
-    let suspended = || {
-        let given = run().suspended().suspend(90, None).operating_mode_written(Some("too expensive"));
-        given.status_written()
-    };
-    let note = |given: Given, reason| {
-        let mut given = given.spec(json!({ "operatingMode": "Running" })).operating_mode_written(reason);
-        given.row.suspend = None;
-        given.seen.queue_position = Some(1);
-        given.decide().events.remove(0).note
-    };
-    let who = "the run is no longer suspended; resumed by kubectl-patch";
-    assert_eq!(note(suspended(), Some("too expensive")), who);
-    assert_eq!(note(suspended(), Some("the price fell")), format!("{who}; reason: the price fell"));
 }
 
 #[test]
