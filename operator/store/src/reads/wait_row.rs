@@ -229,7 +229,12 @@ pub(crate) fn proposal(
         .map(|salt| u128::from_str_radix(salt, 16).map(u128::to_be_bytes))
         .transpose()
         .map_err(|_| invalid("its salt is not hexadecimal".into()))?;
-    Ok(Proposal { wait: wait.public(cipher)?, request: stored.map(|stored| stored.request), salt })
+    let mut public = wait.public(cipher)?;
+    // A rewind leaves the state as it was. Nobody can answer the wait any more.
+    if wait.row.undone && public.state == WaitState::Open {
+        public.state = WaitState::Withdrawn;
+    }
+    Ok(Proposal { wait: public, request: stored.map(|stored| stored.request), salt })
 }
 
 fn decision(id: &str, json: &RawValue) -> DbResult<WaitDecision> {

@@ -83,9 +83,13 @@ async fn an_id_may_be_opened_again_after_its_wait_was_undone(cx: &TestContext) {
     let second = open(cx, &request(&next, "pay", approval())).await;
     assert_ne!(first.facts.epoch, second.facts.epoch);
     assert_eq!(ids(&cx.run_of(&next).await), ["pay"]);
-    for epoch in [first.facts.epoch, second.facts.epoch] {
-        assert!(cx.proposal(next.run, "pay", epoch).await.unwrap().is_some(), "both stay in the store");
-    }
+    let state = async |epoch| cx.proposal(next.run, "pay", epoch).await.unwrap().unwrap().wait.state;
+    let states = (state(first.facts.epoch).await, state(second.facts.epoch).await);
+    assert_eq!(
+        states,
+        (WaitState::Withdrawn, WaitState::Open),
+        "both stay in the store, and one can be answered"
+    );
 }
 
 /// Asserts that the run has ended and has no open wait.
