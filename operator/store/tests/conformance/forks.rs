@@ -260,7 +260,7 @@ async fn a_turn_that_is_not_there_is_refused(cx: &TestContext) {
     let at = |turn| fork_of(&parent.object_uid, Some(turn));
     assert_eq!(refusal(cx, run.id, &at(15)).await, not_available(1, 14));
     cx.set_retention(parent.run, &Retention { days: 30, keep_last: Some(3) }).await.unwrap();
-    while !cx.compact(parent.run, 500).await.unwrap().done {}
+    while cx.compact(parent.run, 500).await.unwrap().run.is_some() {}
     let dropped = cx.run_of(&parent).await.dropped_to.unwrap();
     assert_eq!(refusal(cx, run.id, &at(dropped.turn - 1)).await, not_available(dropped.turn, 14));
     let (forked, _) = copy_all(cx, run.id, &at(dropped.turn)).await;

@@ -161,8 +161,8 @@ fn a_run_steps_back_once_before_its_last_try() {
             "not if a disruption came in between",
             {
                 let given = run().reserved(5).head(7).crashes(2, 2).disruptions(1, 1);
-                let given = given.after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(900));
-                policy(given.after(disrupted(4, Cause::Evicted).after_turn(7).ago(600)), json!("Rewind"))
+                let given = given.after(disrupted(4, Cause::Evicted).after_turn(7).ago(600));
+                policy(given.after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(900)), json!("Rewind"))
             },
             expect_effect("create triage-5"),
         ),
