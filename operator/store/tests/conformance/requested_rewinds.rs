@@ -154,8 +154,10 @@ async fn calls_that_changed_nothing_need_not_be_named(cx: &TestContext) {
     let outcome = CompleteOutcome::Failed;
     cx.complete(&dalsegno_model::Complete { outcome, ..worker.complete(&failed) }).await.unwrap();
     let settled = cx.start_call(&worker, "settled", Policy::Ask).await;
+    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
     let settle = person_settles(worker.run, &settled.id);
     cx.settle(&dalsegno_model::Settle { outcome: CallOutcome::Failed, ..settle }).await.unwrap();
+    let worker = cx.start_worker(&run).await;
     let mut plan = worker.plan(2);
     plan.calls = vec![planned("planned", Policy::Ask)];
     ok(cx.commit(&plan).await.unwrap());
