@@ -1,17 +1,21 @@
 //! Forks: a new run begins with the state and the records of another run, and the other run is not touched.
 
+use std::sync::Arc;
+
 use dalsegno_format::fold;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{
     AvailableTurns, Class, Commit, Effects, ForkRefusal, ForkRequest, ForkState, Forked, Identity,
     NewRun, ParentRun, RecordPage, RequestedBy, Retention, RunId, RunLimits, RunRecord, Shred,
 };
-use dalsegno_proof::verify;
+use dalsegno_proof::bundle::{Export, ExportOf, verify as verify_bundle};
+use dalsegno_proof::{Signer, check_run, verify};
 use dalsegno_protocol::{Payload, Policy, RecordOp};
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::context::*;
-use crate::engines::on_every_engine;
+use crate::engines::{on_every_engine, on_every_persistent_engine, tamper};
 use crate::requested_rewinds::request as rewind_request;
 
 on_every_engine! {
@@ -27,6 +31,11 @@ on_every_engine! {
     a_fork_begins_with_the_version_of_its_parent_and_without_usage,
     a_fork_goes_back_to_its_beginning_and_no_further,
     a_fork_can_be_forked_and_outlives_its_parent,
+    the_bundle_of_a_fork_is_verified_without_its_parent,
+}
+
+on_every_persistent_engine! {
+    a_fork_that_names_another_parent_is_found,
 }
 
 /// A request to fork this run.
@@ -358,4 +367,63 @@ async fn a_fork_can_be_forked_and_outlives_its_parent(cx: &TestContext) {
     let run = cx.end_and_reserve(&worker, Class::Disruption).await;
     let worker = cx.start_worker(&run).await;
     cx.commit_turn(&worker, 5).await;
+}
+
+/// The lines of the run's bundle.
+async fn bundle(cx: &TestContext, run: RunId) -> Vec<u8> {
+    let signer = Arc::new(Signer::load(&*cx.store, None).await.unwrap());
+    let of = ExportOf { store: Uuid::nil(), run, at: jiff::Timestamp::UNIX_EPOCH };
+    let mut export = Export::begin(cx.begin_read().await.unwrap(), of, signer).await.unwrap().unwrap();
+    let mut bytes = Vec::new();
+    while let Some(lines) = export.next().await.unwrap() {
+        bytes.extend(lines);
+    }
+    bytes
+}
+
+async fn the_bundle_of_a_fork_is_verified_without_its_parent(cx: &TestContext) {
+    let parent = worked(cx, 2).await;
+    cx.write_records(&parent.record_batch(vec![put("a", "1"), append("list", "x", "2")])).await.unwrap();
+    cx.commit_turn(&parent, 3).await;
+    cx.write_records(&parent.record_batch(vec![put("a", "9")])).await.unwrap();
+    let before = bundle(cx, parent.run).await;
+    let run = fork(cx, &fork_of(&parent.object_uid, None)).await;
+    let worker = cx.start_worker(&run).await;
+    ok(cx.commit(&Commit { records: vec![put("b", "3")], ..appending(&worker, 4) }).await.unwrap());
+    assert!(bundle(cx, parent.run).await == before, "not a byte of the parent has changed");
+
+    let text = bundle(cx, run.id).await;
+    let verified = verify_bundle(&*text, None).unwrap();
+    assert_eq!(verified.problems, []);
+    assert_eq!((verified.boundaries, verified.batches, verified.records), (2, 2, 3));
+    for turn in [3, 4] {
+        let state = dalsegno_proof::bundle::state(&*text, turn).unwrap().unwrap();
+        let state = String::from_utf8(fold::text(&state).unwrap()).unwrap();
+        assert_eq!(state, text_of_state(cx, run.id, Some(turn)).await, "turn {turn}");
+    }
+    assert!(dalsegno_proof::bundle::state(&*text, 2).unwrap().is_none());
+    let verified = verify_bundle(&*before, None).unwrap();
+    assert_eq!((verified.problems, verified.batches, verified.records), (vec![], 2, 2));
+    let edited = String::from_utf8(before).unwrap().replace(r#""key":"a","seq""#, r#""key":"c","seq""#);
+    assert!(!verify_bundle(edited.as_bytes(), None).unwrap().problems.is_empty());
+}
+
+async fn a_fork_that_names_another_parent_is_found(cx: &TestContext) {
+    let parent = worked(cx, 3).await;
+    let problems = async |run: RunId| {
+        let mut reading = cx.begin_read().await.unwrap();
+        check_run(&mut *reading, run).await.unwrap().problems.len()
+    };
+    for edit in ["forked_turn = NULL", "forked_turn = 1", "forked_run = NULL", "forked_hash = content_hash"] {
+        let run = fork(cx, &fork_of(&parent.object_uid, Some(2))).await;
+        assert_eq!(problems(run.id).await, 0);
+        let id = match cx.is_sqlite() {
+            true => format!("x'{}'", run.id.simple()),
+            false => format!("'{}'", run.id),
+        };
+        assert_eq!(tamper(cx, &format!("UPDATE boundaries SET {edit} WHERE run = {id}")).await, 1);
+        assert!(problems(run.id).await > 0, "{edit}");
+        let state = cx.state(run.id, None).await;
+        assert!(matches!(state, Err(dalsegno_model::Error::Corrupt { .. })), "{edit}: {state:?}");
+    }
 }
