@@ -37,13 +37,12 @@ pub use conditions::{
 pub use dalsegno_model::{Cause, LimitName, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
-    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, OnSameCheckpoint, Recovery, Retention,
-    RunLimits, Suspend, VersionPolicy,
+    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, OnSameCheckpoint, Recovery,
+    Retention, RunLimits, Suspend, VersionPolicy,
 };
 pub use reasons::{ApprovalReason, Reason};
 pub use status::{
-    ForkStatus, RewindStatus,
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
-    SuspendStatus, UsageStatus, WaitStatus, WaitingStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, ForkStatus, LimitStatus, RecoveryStatus,
+    ResultStatus, RewindStatus, SuspendStatus, UsageStatus, WaitStatus, WaitingStatus,
 };
 pub use template::PodTemplate;

@@ -20,9 +20,7 @@ async fn a_fork_goes_on_after_the_operator_died_in_the_middle() -> Result {
     let ctx = TestContext::new("fork-crash").await?;
     let turns = if std::env::var_os(LARGE).is_some() { 1_000 } else { 100 };
     let (at, end) = (turns - 5, turns + 3);
-    let script = |turns: i32| {
-        json!({ "turns": turns, "turnSeconds": 0, "recordBytes": RECORD_BYTES, "channels": true })
-    };
+    let script = |turns: i32| json!({ "turns": turns, "turnSeconds": 0, "recordBytes": RECORD_BYTES, "channels": true });
     let parent = ctx.start("parent", &Agent::new(script(turns))).await?;
     parent.wait_for(Summary::Succeeded, secs(600)).await?;
     let before = operator::run(&["export", &parent.key()]).await?;

@@ -32,9 +32,7 @@ async fn a_fork_below_effects_is_held_until_they_are_named_and_reaches_the_paren
     parent.wait_for_success().await?;
     let before = bundle(&parent).await?;
 
-    let from = |accepted: Value| {
-        json!({ "resumeFrom": { "runName": "parent", "turn": 8, "acceptEffects": accepted } })
-    };
+    let from = |accepted: Value| json!({ "resumeFrom": { "runName": "parent", "turn": 8, "acceptEffects": accepted } });
     let fork = ctx.start("fork", &Agent::new(script).spec(from(json!([])))).await?;
     let status = fork.wait_for(Summary::Held, secs(60)).await?;
     assert_eq!(status.reason, Some(Reason::ForkRefused));

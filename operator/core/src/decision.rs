@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
-    Deadlines, Ending, ForkRequest, Forgiveness, HoldNotice, Identity, NextStep, OnPrior, PodRecord, Retention,
-    Rewind, RewindRequest, RunId, RunLimits, RunRecord, StepBack,
+    Deadlines, Ending, Forgiveness, ForkRequest, HoldNotice, Identity, NextStep, OnPrior, PodRecord,
+    Retention, Rewind, RewindRequest, RunId, RunLimits, RunRecord, StepBack,
 };
 use serde_json::Value;
 

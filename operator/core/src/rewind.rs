@@ -6,7 +6,8 @@
 
 use dalsegno_crds::{AgentRun, OnSameCheckpoint, Reason};
 use dalsegno_model::{
-    AvailableTurns, BoundaryId, Class, Effects, RewindRefusal, RewindRequest, RewindResult, RunRecord, StepBack,
+    AvailableTurns, BoundaryId, Class, Effects, RewindRefusal, RewindRequest, RewindResult, RunRecord,
+    StepBack,
 };
 
 use crate::attribution::{self, Request};

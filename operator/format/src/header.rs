@@ -228,7 +228,7 @@ mod tests {
         }
         assert_eq!(
             render(&base().content_hash()),
-            "sha256:",
+            "sha256:fa2a7f6bfe3668932e925b2a70ac80162db323503259dc00a5131d7bc501e80c",
             "the golden hash of version 2"
         );
     }

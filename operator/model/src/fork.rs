@@ -26,17 +26,6 @@ pub enum ParentRun {
     ObjectUid(String),
 }
 
-/// The boundary of another run that a fork begins after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForkedFrom {
-    /// The other run.
-    pub run: RunId,
-    /// The turn.
-    pub turn: i32,
-    /// Content hash of the turn's result.
-    pub content_hash: Digest,
-}
-
 /// A fork as its own row shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

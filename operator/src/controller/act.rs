@@ -7,8 +7,8 @@ use dalsegno_core::remedy::MAX_CALLS;
 use dalsegno_core::{Decision, Effect, EffectResult, EventSpec, ForkProgress, ObservedHead};
 use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::{
-    Attempt, BudgetReset, Created, Ending, ForkRequest, ForkState, Forked, NewRun, NextStep, Recorded, Rewind,
-    Rewound, RunId, RunRecord, Sizes, Template,
+    Attempt, BudgetReset, Created, Ending, ForkRequest, ForkState, Forked, NewRun, NextStep, Recorded,
+    Rewind, Rewound, RunId, RunRecord, Sizes, Template,
 };
 use dalsegno_proof::verify::{self, Checkpoint};
 use kube::ResourceExt;

@@ -14,12 +14,10 @@ use std::sync::Arc;
 use dalsegno_protocol::{Boundary, Channel, ChannelOps, Payload, RecordOp, State};
 use uuid::Uuid;
 
-use crate::keys::WriteCipher;
 use crate::db_error::DbResult;
+use crate::keys::WriteCipher;
 use crate::reads::{Column as _, Columns, RunRow};
-use crate::transitions::{
-    AcceptFork, CopyRecords, EncodedBase, EndFork, ForkPoint, Transition, copied_to,
-};
+use crate::transitions::{AcceptFork, CopyRecords, EncodedBase, EndFork, ForkPoint, Transition, copied_to};
 use dalsegno_format::header::sha256;
 use dalsegno_format::records::{Changes, payload};
 use dalsegno_format::seal::{AadContext, DigestKeyExt as _, PayloadCipher};
@@ -79,7 +77,8 @@ pub(crate) async fn step(store: &impl ForkStore, run: RunId, request: &ForkReque
         Some(ForkState::Pending) => accept(store, &row, request).await,
         Some(ForkState::Copying) => copy(store, &row).await,
         Some(ForkState::Done) | None => {
-            let record = store.get_run(run).await?.ok_or_else(|| corrupt(format!("there is no run {run}")))?;
+            let record =
+                store.get_run(run).await?.ok_or_else(|| corrupt(format!("there is no run {run}")))?;
             return Ok(Forked::Step(Box::new(record)));
         }
     };
@@ -111,11 +110,7 @@ async fn accept(store: &impl ForkStore, row: &RunRow, request: &ForkRequest) -> 
 }
 
 /// The parent, if it is a run of the same namespace. A namespace that was created again is another one.
-async fn find_parent(
-    store: &impl ForkStore,
-    row: &RunRow,
-    parent: &ParentRun,
-) -> Result<Option<RunRecord>> {
+async fn find_parent(store: &impl ForkStore, row: &RunRow, parent: &ParentRun) -> Result<Option<RunRecord>> {
     let is_own = |it: &RunRecord| it.tenant == row.tenant && it.id != row.id;
     Ok(match parent {
         ParentRun::Name(name) => {

@@ -19,6 +19,7 @@ mod announce;
 mod answer_wait;
 mod attach;
 mod change;
+mod copied;
 mod create;
 mod end;
 mod end_attempt;
@@ -58,14 +59,13 @@ pub(crate) use announce::Announce;
 pub(crate) use answer_wait::AnswerWait;
 pub(crate) use attach::Attach;
 pub(crate) use change::{AuditEntry, AuditEvent, Change, Decision, MovedRateLimit, WriteSet};
+pub(crate) use copied::{CopiedRecords, NewBase};
 pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, next_create_step};
 pub(crate) use end::{finish_detail, set_finished};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use forgive_end::ForgiveEnd;
-pub(crate) use fork::{
-    AcceptFork, CopiedRecords, CopyRecords, EncodedBase, EndFork, ForkPoint, NewBase, copied_to,
-};
+pub(crate) use fork::{AcceptFork, CopyRecords, EncodedBase, EndFork, ForkPoint, copied_to};
 pub(crate) use mark_deleted::MarkDeleted;
 pub(crate) use open_wait::OpenWait;
 pub(crate) use outbox::OutboxEntry;

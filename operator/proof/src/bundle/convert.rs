@@ -3,18 +3,17 @@
 use dalsegno_format::header::sha256;
 use dalsegno_format::seal::{CallDigests, DigestKey};
 use dalsegno_model::read_transaction::{
-    HeadRef, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall, StoredMessage, StoredRecord, StoredWait,
+    HeadRef, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall, StoredMessage, StoredRecord,
+    StoredWait,
 };
-use dalsegno_model::{
-    AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, ForkedFrom, OpenWait, PayloadLoss,
-};
+use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, ForkedFrom, OpenWait, PayloadLoss};
 use dalsegno_protocol::{Call, Message, RawValue, TakenBy};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::lines::{
-    AuditLine, BoundaryIdLine, BoundaryLine, CallLine, ForkedFromLine, HeadLine, MessageLine, RecordBatchLine, RecordLine,
-    RunLine, WaitLine,
+    AuditLine, BoundaryIdLine, BoundaryLine, CallLine, ForkedFromLine, HeadLine, MessageLine,
+    RecordBatchLine, RecordLine, RunLine, WaitLine,
 };
 use crate::encoding::{Base64, Bytes, Hash};
 
@@ -365,7 +364,8 @@ impl RecordBatchLine {
 
 impl From<StoredRecord> for RecordLine {
     fn from(record: StoredRecord) -> Self {
-        let StoredRecord { at: RecordKey { space, key, seq }, entry_id, boundary, value, text, damage: _ } = record;
+        let StoredRecord { at: RecordKey { space, key, seq }, entry_id, boundary, value, text, damage: _ } =
+            record;
         let keyed = text.as_ref().zip(value).is_some_and(|(text, value)| sha256(text.as_bytes()) != value);
         let (digest, boundary) = (value.map(Hash), boundary.into());
         Self { space, key, seq, entry_id, boundary, value: text, digest, keyed }

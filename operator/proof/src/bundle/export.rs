@@ -138,9 +138,8 @@ impl Export {
                 }
                 Stage::Batches(after) => {
                     let page = self.reading.record_changes(run, after).await?;
-                    self.next = page
-                        .last()
-                        .map_or(Stage::Records(RecordKey::default()), |it| Stage::Batches(it.seq));
+                    self.next =
+                        page.last().map_or(Stage::Records(RecordKey::default()), |it| Stage::Batches(it.seq));
                     self.batches += page.len() as i64;
                     page.into_iter().map(|it| Line::RecordBatch(Box::new(it.into()))).collect()
                 }
@@ -149,9 +148,9 @@ impl Export {
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
                         return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
                     }
-                    self.next = page.last().map_or(Stage::Audit(AuditKey::before(run)), |it| {
-                        Stage::Records(it.at.clone())
-                    });
+                    self.next = page
+                        .last()
+                        .map_or(Stage::Audit(AuditKey::before(run)), |it| Stage::Records(it.at.clone()));
                     self.records += page.len() as i64;
                     page.into_iter().map(|it| Line::Record(Box::new(it.into()))).collect()
                 }

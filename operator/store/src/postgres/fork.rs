@@ -76,7 +76,8 @@ impl Postgres {
     async fn read_records_at(&self, page: RecordsAt) -> DbResult<Vec<HeldRecord>> {
         let RecordsAt { run, turn, after } = page;
         let (limit, bytes) = PAGE;
-        let query = sqlx::query(RECORDS_AT).bind(run).bind(turn).bind(after.space).bind(after.key).bind(after.seq);
+        let query =
+            sqlx::query(RECORDS_AT).bind(run).bind(turn).bind(after.space).bind(after.key).bind(after.seq);
         let rows = self.pool.all(query.bind(limit).bind(bytes)).await?;
         let cipher = self.cipher_to_read(run, any_sealed(&rows, "value")).await?;
         rows.iter().map(|row| held_record(row, &cipher)).collect()

@@ -8,22 +8,22 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Announce, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended,
-    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind, ResetBudget,
-    Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
-    Transition as _,
+    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind,
+    ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend,
+    TimeOutWait, Transition as _,
 };
 use crate::{branch, fork, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    ForkRequest, Forked, Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
-    MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
-    NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune,
-    Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
-    RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId, RunLimits, RunRecord,
-    SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, StepBack, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
-    WaitPolled, Worker, Written,
+    Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity,
+    LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun,
+    NextStep, NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound, Rewrapped,
+    RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack,
+    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]

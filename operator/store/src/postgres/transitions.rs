@@ -30,10 +30,11 @@ use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
     LiveBoundary, MessageRef, MessageRow, OpenWaitsSql, RunRow, TakenSince, Value, WaitRow, record_sql,
 };
-use crate::transitions::{
-    AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, OutboxEntry, Rows, Transition, UndoQuery, WriteSet,
-};
 use crate::statements::{EFFECTS_SINCE, IS_LIVE};
+use crate::transitions::{
+    AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, OutboxEntry, Rows, Transition, UndoQuery,
+    WriteSet,
+};
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
 impl Postgres {

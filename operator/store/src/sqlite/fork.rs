@@ -69,6 +69,7 @@ async fn fork_point(conn: &mut SqliteConnection, run: RunId, turn: i32) -> DbRes
 async fn records_at(conn: &mut SqliteConnection, page: RecordsAt) -> DbResult<Vec<SqliteRow>> {
     let RecordsAt { run, turn, after } = page;
     let (rows, bytes) = PAGE;
-    let query = sqlx::query(RECORDS_AT).bind(run).bind(turn).bind(after.space).bind(after.key).bind(after.seq);
+    let query =
+        sqlx::query(RECORDS_AT).bind(run).bind(turn).bind(after.space).bind(after.key).bind(after.seq);
     Ok(query.bind(rows).bind(bytes).fetch_all(conn).await?)
 }

@@ -12,21 +12,21 @@ use super::{
 use crate::fork;
 use crate::transitions::{
     AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind, ResetBudget, Resume,
-    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
+    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind, ResetBudget,
+    Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    ForkRequest, Forked, Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
-    MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
-    NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune,
-    Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded,
-    RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId, RunLimits, RunRecord,
-    Sent, Settle, Shred, Shredded, StepBack, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened, WaitPolled,
-    Worker, Written,
+    Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity,
+    LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun,
+    NextStep, NotificationResult, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
+    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
+    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound, Rewrapped,
+    RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack, Template, Wait,
+    WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]

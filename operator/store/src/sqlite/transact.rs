@@ -86,7 +86,8 @@ async fn load_undo(conn: &mut SqliteConnection, query: UndoQuery, rows: &mut Row
     let found = query.fetch_all(&mut *conn).await?;
     rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
     let first_undone = to_turn.saturating_add(1);
-    rows.effects = sqlx::query_scalar(EFFECTS_SINCE).bind(run).bind(first_undone).fetch_all(&mut *conn).await?;
+    rows.effects =
+        sqlx::query_scalar(EFFECTS_SINCE).bind(run).bind(first_undone).fetch_all(&mut *conn).await?;
     if let Some(if_head) = if_head {
         let query = sqlx::query_scalar(IS_LIVE).bind(run).bind(Hash(if_head));
         rows.has_if_head = query.fetch_one(&mut *conn).await?;
@@ -98,11 +99,7 @@ async fn load_undo(conn: &mut SqliteConnection, query: UndoQuery, rows: &mut Row
 }
 
 /// Loads the messages that boundaries after this one have taken, and the attempt that committed it.
-async fn load_taken(
-    conn: &mut SqliteConnection,
-    boundary_id: BoundaryId,
-    rows: &mut Rows,
-) -> DbResult<()> {
+async fn load_taken(conn: &mut SqliteConnection, boundary_id: BoundaryId, rows: &mut Rows) -> DbResult<()> {
     let run = rows.of_run.run.id;
     if rows.has_taken_messages() {
         let query = sqlx::query(TakenSince::SQL)

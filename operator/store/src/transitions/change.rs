@@ -6,7 +6,7 @@ use dalsegno_protocol::Policy;
 use serde_json::Value as Json;
 
 use super::Rows;
-use super::fork::{CopiedRecords, NewBase};
+use super::copied::{CopiedRecords, NewBase};
 use super::outbox::OutboxEntry;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{

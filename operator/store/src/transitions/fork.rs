@@ -6,12 +6,11 @@ use dalsegno_protocol::{Boundary, Usage};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::copied::{CopiedRecords, NewBase};
 use super::end::past_attempt;
 use super::{Change, Decision, Rows, Transition, text, with_attribution};
 use crate::db_error::DbResult;
-use crate::reads::{
-    Assignment, AttemptRow, BoundaryColumn, Column as _, EnumText, Hash, HeadPoint, RunRow,
-};
+use crate::reads::{Assignment, AttemptRow, BoundaryColumn, Column as _, EnumText, Hash, HeadPoint, RunRow};
 use dalsegno_format::header::{self, Header, NO_PARENT};
 use dalsegno_format::records::{Changes, link};
 use dalsegno_model::audit::{actor, kind};
@@ -91,21 +90,6 @@ pub(crate) struct CopyRecords {
     pub data_key: Option<Arc<[u8]>>,
 }
 
-/// Records to store at a boundary, as a batch of a worker.
-#[derive(Clone, Debug)]
-pub(crate) struct CopiedRecords {
-    pub boundary: BoundaryId,
-    pub changes: Arc<Changes>,
-    /// The wrapped data key under which they are sealed.
-    pub data_key: Option<Arc<[u8]>>,
-}
-
-impl PartialEq for CopiedRecords {
-    fn eq(&self, other: &Self) -> bool {
-        (self.boundary, self.changes.digest) == (other.boundary, other.changes.digest)
-    }
-}
-
 impl Transition for CopyRecords {
     type Answer = RunRecord;
     const OPERATION: &'static str = "copying records to a fork";
@@ -157,13 +141,6 @@ pub(crate) struct EncodedBase {
     /// Size of the state in bytes.
     pub state_bytes: usize,
     /// The wrapped data key under which it is sealed.
-    pub data_key: Option<Arc<[u8]>>,
-}
-
-/// A boundary to insert, and the wrapped data key under which it is sealed.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NewBase {
-    pub columns: Vec<Assignment>,
     pub data_key: Option<Arc<[u8]>>,
 }
 

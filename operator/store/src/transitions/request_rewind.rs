@@ -47,13 +47,18 @@ impl Transition for RequestRewind {
             return change.with_record();
         }
         change.run().observed_rewind_generation = *generation;
-        let judged = self.judge(&change, &Found { boundaries: &boundaries, effects: &effects, has_if_head })?;
+        let judged =
+            self.judge(&change, &Found { boundaries: &boundaries, effects: &effects, has_if_head })?;
         let refused = match judged {
             Ok(target) => {
                 let accepted: Vec<_> = effects.iter().map(|id| text(id)).collect();
                 let detail = json!({ "generation": generation, "acceptedEffects": accepted });
                 let detail = with_attribution(requested_by, detail);
-                Undo { target, boundaries: &boundaries, taken }.apply(&mut change, actor::OPERATOR, detail)?;
+                Undo { target, boundaries: &boundaries, taken }.apply(
+                    &mut change,
+                    actor::OPERATOR,
+                    detail,
+                )?;
                 None
             }
             Err(refused) => {
@@ -128,7 +133,9 @@ impl Transition for StepBack {
         let (taken, has_effects) = (rows.taken_since, !rows.effects.is_empty());
         let mut change = Change::of(rows);
         let run = change.row();
-        let is_from = |head: HeadPoint| (head.turn, head.boundary, head.epoch) == (from.turn, from.boundary, from.epoch);
+        let is_from = |head: HeadPoint| {
+            (head.turn, head.boundary, head.epoch) == (from.turn, from.boundary, from.epoch)
+        };
         let is_due = change.is_live()
             && run.epoch == epoch
             && run.attempt_state.0 == AttemptState::Reserved

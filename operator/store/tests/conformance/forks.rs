@@ -5,8 +5,8 @@ use std::sync::Arc;
 use dalsegno_format::fold;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{
-    AvailableTurns, Class, Commit, Effects, ForkRefusal, ForkRequest, ForkState, Forked, Identity,
-    NewRun, ParentRun, RecordPage, RequestedBy, Retention, RunId, RunLimits, RunRecord, Shred,
+    AvailableTurns, Class, Commit, Effects, ForkRefusal, ForkRequest, ForkState, Forked, Identity, NewRun,
+    ParentRun, RecordPage, RequestedBy, Retention, RunId, RunLimits, RunRecord, Shred,
 };
 use dalsegno_proof::bundle::{Export, ExportOf, verify as verify_bundle};
 use dalsegno_proof::{Signer, check_run, verify};
@@ -162,7 +162,8 @@ async fn the_parent_is_not_touched(cx: &TestContext) {
 
 async fn records_are_copied_page_by_page_and_once(cx: &TestContext) {
     let parent = cx.worker().await;
-    let batch: Vec<_> = (0..700).map(|number| append("list", &format!("{number}"), &number.to_string())).collect();
+    let batch: Vec<_> =
+        (0..700).map(|number| append("list", &format!("{number}"), &number.to_string())).collect();
     cx.write_records(&parent.record_batch(batch)).await.unwrap();
     cx.write_records(&parent.record_batch(vec![put("list-2", "true")])).await.unwrap();
     cx.commit_turn(&parent, 1).await;
@@ -192,13 +193,17 @@ async fn records_are_copied_page_by_page_and_once(cx: &TestContext) {
 
 async fn records_are_those_of_the_turn(cx: &TestContext) {
     let parent = cx.worker().await;
-    let first = vec![put("changed", "1"), put("deleted", "1"), append("list", "a", "1"), append("list", "b", "2")];
+    let first =
+        vec![put("changed", "1"), put("deleted", "1"), append("list", "a", "1"), append("list", "b", "2")];
     ok(cx.commit(&Commit { records: first, ..parent.result(1) }).await.unwrap());
     let at_1 = texts(&cx.read_records(parent.run, &all_records()).await.unwrap());
     let delete = RecordOp::Delete { space: "s".into(), key: "deleted".into() };
     let second = vec![put("changed", "2"), delete, append("list", "c", "3"), put("new", "1")];
     cx.write_records(&parent.record_batch(second)).await.unwrap();
-    ok(cx.commit(&Commit { records: vec![put("list", "0"), append("list", "d", "4")], ..parent.result(2) }).await.unwrap());
+    ok(cx
+        .commit(&Commit { records: vec![put("list", "0"), append("list", "d", "4")], ..parent.result(2) })
+        .await
+        .unwrap());
     let at_2 = texts(&cx.read_records(parent.run, &all_records()).await.unwrap());
     // After the turn, and not part of it.
     cx.write_records(&parent.record_batch(vec![put("changed", "3"), put("later", "1")])).await.unwrap();
@@ -206,7 +211,9 @@ async fn records_are_those_of_the_turn(cx: &TestContext) {
         let run = fork(cx, &fork_of(&parent.object_uid, Some(turn))).await;
         assert_eq!(texts(&cx.read_records(run.id, &all_records()).await.unwrap()), expected, "turn {turn}");
         let worker = cx.start_worker(&run).await;
-        cx.write_records(&worker.record_batch(vec![append("list", "a", "9"), put("changed", "4")])).await.unwrap();
+        cx.write_records(&worker.record_batch(vec![append("list", "a", "9"), put("changed", "4")]))
+            .await
+            .unwrap();
         cx.commit_turn(&worker, turn + 1).await;
         cx.assert_audit_is_valid(run.id).await;
     }
@@ -237,7 +244,11 @@ async fn later_calls_with_effects_must_be_named(cx: &TestContext) {
     assert_eq!(cx.call_ids(run.id, dalsegno_model::CallFilter::All).await, Vec::<String>::new());
     let last = fork_of(&parent.object_uid, None);
     let other = new_fork(cx).await;
-    assert_eq!(refusal(cx, other.id, &last).await, missing(&["in-the-open-turn"]), "the open turn counts too");
+    assert_eq!(
+        refusal(cx, other.id, &last).await,
+        missing(&["in-the-open-turn"]),
+        "the open turn counts too"
+    );
 }
 
 async fn a_fork_needs_a_parent_of_its_namespace(cx: &TestContext) {

@@ -194,7 +194,8 @@ impl Model<'_> {
 async fn check(cx: &TestContext, worker: &Worker, ledger: &Ledger) {
     let run = worker.run;
     for turn in ledger.base.max(1)..=ledger.entries.len() {
-        let items: Vec<_> = ledger.entries[..turn].iter().map(|entry| format!(r#"{{"json":{entry}}}"#)).collect();
+        let items: Vec<_> =
+            ledger.entries[..turn].iter().map(|entry| format!(r#"{{"json":{entry}}}"#)).collect();
         let expected = format!(r#"{{"entries":{{"list":[{}]}}}}"#, items.join(","));
         assert_eq!(text_of_state(cx, run, Some(turn as i32)).await, expected, "turn {turn}");
     }

@@ -135,7 +135,10 @@ async fn calls_with_effects_must_be_named(cx: &TestContext) {
     cx.complete(&worker.complete(&claim)).await.unwrap();
     let rows = details(cx, worker.run, kind::REWIND_REFUSED).await;
     assert_eq!(rows.len(), 2);
-    assert_eq!((&rows[0]["generation"], &rows[0]["toTurn"], &rows[0]["user"]), (&json!(1), &json!(1), &json!("ada")));
+    assert_eq!(
+        (&rows[0]["generation"], &rows[0]["toTurn"], &rows[0]["user"]),
+        (&json!(1), &json!(1), &json!("ada"))
+    );
     assert_eq!(rows[0]["refused"]["calls"], json!(["in-turn-2", "unknown"]));
 
     let named = accepting(request(3, 1), &["unknown", "in-turn-2", "of-no-call"]);
@@ -188,7 +191,8 @@ async fn a_stale_head_is_refused(cx: &TestContext) {
         dalsegno_format::header::render(&rows[0].content_hash)
     };
     let seen = hash_of(3).await;
-    let with_head = |generation, to, head: &str| RewindRequest { if_head: Some(head.into()), ..request(generation, to) };
+    let with_head =
+        |generation, to, head: &str| RewindRequest { if_head: Some(head.into()), ..request(generation, to) };
     let run = cx.request_rewind(worker.run, &with_head(1, 2, &seen)).await.unwrap();
     assert_eq!((refused(&run), turn(&run)), (None, 2));
     // Somebody else who has seen turn 3 comes too late.
@@ -236,7 +240,11 @@ async fn a_turn_that_retention_has_dropped_is_refused(cx: &TestContext) {
 
 async fn a_request_for_the_head_drops_what_came_after_it(cx: &TestContext) {
     let worker = worked(cx, 2).await;
-    let put = RecordOp::Put { space: "s".into(), key: "k".into(), value: dalsegno_protocol::Payload::Json(json("1")) };
+    let put = RecordOp::Put {
+        space: "s".into(),
+        key: "k".into(),
+        value: dalsegno_protocol::Payload::Json(json("1")),
+    };
     cx.write_records(&worker.record_batch(vec![put])).await.unwrap();
     complete(cx, &worker, "after-the-head", Policy::Probe).await;
     let run = cx.request_rewind(worker.run, &request(1, 2)).await.unwrap();

@@ -78,14 +78,24 @@ fn a_fork_that_is_refused_is_held_until_it_is_not() {
     };
     let effects = Effects { calls: vec!["pay-1".into(), "pay-2".into()], further: 0 };
     check_all(vec![
-        case("effects that are not named", held(ForkRefusal::Effects(effects)), expect("2 calls of later turns of the other run may have changed something, and the fork would make them again: pay-1, pay-2.")),
+        case(
+            "effects that are not named",
+            held(ForkRefusal::Effects(effects)),
+            expect(
+                "2 calls of later turns of the other run may have changed something, and the fork would make them again: pay-1, pay-2.",
+            ),
+        ),
         case("no such run", held(ForkRefusal::NoSuchRun), expect("no run of this namespace")),
         case(
             "a turn that is not available",
             held(ForkRefusal::TurnNotAvailable(AvailableTurns { first: 3, last: 6 })),
             expect("turns 3 to 6 are"),
         ),
-        case("a damaged parent", held(ForkRefusal::Unreadable("turn 4: damaged".into())), expect("turn 4: damaged")),
+        case(
+            "a damaged parent",
+            held(ForkRefusal::Unreadable("turn 4: damaged".into())),
+            expect("turn 4: damaged"),
+        ),
         case(
             "a fork that was adopted by a run that names nothing",
             {

@@ -5,9 +5,7 @@ use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_model::{AvailableTurns, Effects, RewindRefusal, RewindResult, RunOutcome};
 use serde_json::{Value, json};
 
-use crate::fixtures::{
-    Given, case, check_all, crashed, disrupted, expect_effect, expect_status, pod, run,
-};
+use crate::fixtures::{Given, case, check_all, crashed, disrupted, expect_effect, expect_status, pod, run};
 
 fn rewind(given: Given, generation: i64, to: i32) -> Given {
     given.spec(json!({ "rewind": { "generation": generation, "toTurn": to } }))
@@ -32,21 +30,13 @@ fn a_request_is_made_once_in_every_stage() {
         case("a run whose attempt is reserved", rewind(run().reserved(4).head(7), 2, 3), asks()),
         case("a pod that is starting", rewind(run().created(4).head(7).pod(pod(4)), 2, 3), asks()),
         case("a held run", rewind(run().reserved(4).head(7).crashes(3, 3), 2, 3), asks()),
-        case(
-            "a suspended run",
-            rewind(run().reserved(4).head(7).suspended().suspend(9, None), 2, 3),
-            asks(),
-        ),
+        case("a suspended run", rewind(run().reserved(4).head(7).suspended().suspend(9, None), 2, 3), asks()),
         case(
             "before the end of a worker that has just ended",
             rewind(run().attached(4).head(7).pod(pod(4).oom()), 2, 3),
             asks(),
         ),
-        case(
-            "without a definition",
-            rewind(run().reserved(4).head(7).no_definition(), 2, 3),
-            asks(),
-        ),
+        case("without a definition", rewind(run().reserved(4).head(7).no_definition(), 2, 3), asks()),
         case(
             "a number that was observed is not requested again",
             observed(working(), 2, None),
@@ -73,11 +63,7 @@ fn a_request_is_made_once_in_every_stage() {
 #[test]
 fn a_cancelled_run_and_a_finished_one_are_not_rewound() {
     check_all(vec![
-        case(
-            "a cancel comes first",
-            rewind(working().cancelled(), 2, 3),
-            expect_effect("request cancel"),
-        ),
+        case("a cancel comes first", rewind(working().cancelled(), 2, 3), expect_effect("request cancel")),
         case(
             "a cancelled run does not go back",
             rewind(working().cancelled().cancel(5, Some(3)), 2, 3),
@@ -85,7 +71,11 @@ fn a_cancelled_run_and_a_finished_one_are_not_rewound() {
         ),
         case(
             "a finished run says that it can be forked",
-            rewind(run().attached(4).head(7).finished(RunOutcome::Succeeded, 9).pod(pod(4).terminated(0)), 2, 3),
+            rewind(
+                run().attached(4).head(7).finished(RunOutcome::Succeeded, 9).pod(pod(4).terminated(0)),
+                2,
+                3,
+            ),
             expect_status(Summary::Succeeded, Reason::Completed).condition(
                 Rewound,
                 "False",
@@ -116,12 +106,12 @@ fn a_refusal_says_what_to_do_and_disturbs_nothing() {
         ),
         case(
             "a turn that is not available",
-            refused(RewindRefusal::TurnNotAvailable(AvailableTurns { first: 4, last: 7 }))
-                ,
+            refused(RewindRefusal::TurnNotAvailable(AvailableTurns { first: 4, last: 7 })),
             runs(Reason::TurnNotAvailable),
         ),
     ]);
-    let decision = refused(RewindRefusal::Effects(Effects { calls: vec!["pay-1".into()], further: 3 })).decide();
+    let decision =
+        refused(RewindRefusal::Effects(Effects { calls: vec!["pay-1".into()], further: 3 })).decide();
     let status = serde_json::to_value(&decision.status).unwrap();
     let conditions = status["conditions"].as_array().unwrap();
     let rewound = conditions.iter().find(|it| it["type"] == "Rewound").unwrap();
@@ -134,7 +124,13 @@ fn a_refusal_says_what_to_do_and_disturbs_nothing() {
 #[test]
 fn a_run_steps_back_once_before_its_last_try() {
     let policy = |given: Given, value: Value| given.recovery(json!({ "onSameCheckpoint": value }));
-    let last_try = || run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(600));
+    let last_try = || {
+        run()
+            .reserved(4)
+            .head(7)
+            .crashes(2, 2)
+            .after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(600))
+    };
     let steps = || policy(last_try(), json!("Rewind"));
     let refused = |mut given: Given| {
         given.seen.step_back_refused = true;
@@ -153,28 +149,45 @@ fn a_run_steps_back_once_before_its_last_try() {
             expect_status(Summary::Held, Reason::RecoveryLoop),
         ),
         case("not if the last attempt crashed at a later turn: it has gone back", steps().head(6), goes_on()),
-        case("not from the first turn", {
-            let given = run().reserved(4).head(1).crashes(2, 2);
-            policy(given.after(crashed(3, Cause::ExitedWithError).after_turn(1).ago(600)), json!("Rewind"))
-        }, goes_on()),
+        case(
+            "not from the first turn",
+            {
+                let given = run().reserved(4).head(1).crashes(2, 2);
+                policy(
+                    given.after(crashed(3, Cause::ExitedWithError).after_turn(1).ago(600)),
+                    json!("Rewind"),
+                )
+            },
+            goes_on(),
+        ),
         case(
             "not if a disruption came in between",
             {
                 let given = run().reserved(5).head(7).crashes(2, 2).disruptions(1, 1);
                 let given = given.after(disrupted(4, Cause::Evicted).after_turn(7).ago(600));
-                policy(given.after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(900)), json!("Rewind"))
+                policy(
+                    given.after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(900)),
+                    json!("Rewind"),
+                )
             },
             expect_effect("create triage-5"),
         ),
         case(
             "not during the backoff",
             policy(
-                run().reserved(4).head(7).crashes(2, 2).after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(0)),
+                run()
+                    .reserved(4)
+                    .head(7)
+                    .crashes(2, 2)
+                    .after(crashed(3, Cause::ExitedWithError).after_turn(7).ago(0)),
                 json!("Rewind"),
             ),
             expect_status(Summary::BackingOff, Reason::Crashed),
         ),
-        case("a definition may set it", last_try().defaults(json!({ "recovery": { "onSameCheckpoint": "Rewind" } })),
-            expect_effect("step back from turn 7 (result)")),
+        case(
+            "a definition may set it",
+            last_try().defaults(json!({ "recovery": { "onSameCheckpoint": "Rewind" } })),
+            expect_effect("step back from turn 7 (result)"),
+        ),
     ]);
 }

@@ -146,7 +146,8 @@ fn end(after: RecordKey) -> EndFork {
 
 #[test]
 fn each_step_of_a_fork_is_taken_once_and_in_order() {
-    let accept = AcceptFork { point: point(), accepted: vec!["pay".into()], requested_by: RequestedBy::default() };
+    let accept =
+        AcceptFork { point: point(), accepted: vec!["pay".into()], requested_by: RequestedBy::default() };
     let accepted = decide(&accept, &in_state(ForkState::Pending)).write;
     assert_eq!(kinds(&accepted), [kind::FORKED]);
     assert!(accepted.audit[0].detail.contains(r#""acceptedEffects":["pay"]"#), "{accepted:?}");
