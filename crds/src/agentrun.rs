@@ -172,9 +172,9 @@ pub struct AgentRunSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewind: Option<Rewind>,
 
-    /// Begins this run as a fork: with the state and the records of another run of this namespace, as they were after one of
-    /// its turns. The other run is not changed. Immutable, except for `acceptEffects`. The user who creates the run must be
-    /// allowed to `get` state and records of the other run.
+    /// Begins this run as a fork: with the state and the records of another run of this namespace, as they were after
+    /// one of its turns. The other run is not changed. Immutable, except for `acceptEffects`. The user who creates the
+    /// run must be allowed to `get` state and records of the other run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume_from: Option<ResumeFrom>,
 
@@ -243,8 +243,8 @@ pub struct AgentRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rewind {
-    /// Raise this number above `status.rewind.observedGeneration` to rewind the run. Each number is obeyed or refused once. A
-    /// lower number has no effect, and neither has the number that was set when the run was created.
+    /// Raise this number above `status.rewind.observedGeneration` to rewind the run. Each number is obeyed or refused
+    /// once. A lower number has no effect, and neither has the number that was set when the run was created.
     #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
     pub generation: i64,
 
@@ -252,14 +252,14 @@ pub struct Rewind {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub to_turn: i32,
 
-    /// Content hash of a checkpoint, as in `status.checkpoint.contentHash`. The rewind is refused unless it is the latest
-    /// checkpoint or an earlier one of it: then somebody else has rewound the run meanwhile.
+    /// Content hash of a checkpoint, as in `status.checkpoint.contentHash`. The rewind is refused unless it is the
+    /// latest checkpoint or an earlier one of it: then somebody else has rewound the run meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub if_head: Option<String>,
 
-    /// Ids of the tool calls that may have changed something in the turns that are undone. The rewind is refused while one of
-    /// them is missing, and `status.rewind.effects` lists them.
+    /// Ids of the tool calls that may have changed something in the turns that are undone. The rewind is refused while
+    /// one of them is missing, and `status.rewind.effects` lists them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_024), inner(length(min = 1, max = 128)), extend("x-kubernetes-list-type" = "set"))]
     pub accept_effects: Vec<String>,
@@ -287,9 +287,9 @@ pub struct ResumeFrom {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub turn: Option<i32>,
 
-    /// Ids of the tool calls that may have changed something in later turns of the other run: the fork makes these turns
-    /// anew, and its calls have keys of their own. The fork is held while one of them is missing, and its message lists them.
-    /// They may be added later.
+    /// Ids of the tool calls that may have changed something in later turns of the other run: the fork makes these
+    /// turns anew, and its calls have keys of their own. The fork is held while one of them is missing, and its message
+    /// lists them. They may be added later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1_024), inner(length(min = 1, max = 128)), extend("x-kubernetes-list-type" = "set"))]
     pub accept_effects: Vec<String>,

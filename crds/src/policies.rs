@@ -78,9 +78,10 @@ pub struct Recovery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_corrupt_checkpoint: Option<OnCorruptCheckpoint>,
 
-    /// What happens before the last try of a run whose attempts keep crashing at one checkpoint. `Retry` (built-in): the last
-    /// try resumes from the same checkpoint. `Rewind`: the last try resumes one turn earlier. It does not if a tool call of the
-    /// turns that would be undone may have changed something (any policy but `readOnly`), or if there is no earlier turn.
+    /// What happens before the last try of a run whose attempts keep crashing at one checkpoint. `Retry` (built-in):
+    /// the last try resumes from the same checkpoint. `Rewind`: the last try resumes one turn earlier. It does not if a
+    /// tool call of the turns that would be undone may have changed something (any policy but `readOnly`), or if there
+    /// is no earlier turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_same_checkpoint: Option<OnSameCheckpoint>,
 

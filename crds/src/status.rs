@@ -137,7 +137,8 @@ pub struct SuspendStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RewindStatus {
-    /// The last `spec.rewind.generation` that was obeyed or refused, or the one at creation. A higher number rewinds the run.
+    /// The last `spec.rewind.generation` that was obeyed or refused, or the one at creation. A higher number rewinds
+    /// the run.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub observed_generation: i64,

@@ -8,8 +8,8 @@ use dalsegno_e2e::wait::secs;
 use dalsegno_e2e::{Agent, Result, Rights, Run, StatusExt, TestContext, operator};
 use serde_json::{Value, json};
 
-/// The lines of the run's bundle that are the same in each export: not the first, which has the time of the export, and not
-/// the last, which signs it.
+/// The lines of the run's bundle that are the same in each export: not the first, which has the time of the export, and
+/// not the last, which signs it.
 async fn bundle(run: &Run<'_>) -> Result<Vec<String>> {
     let bundle = operator::run(&["export", &run.key()]).await?;
     let lines: Vec<_> = bundle.lines().map(str::to_owned).collect();

@@ -30,8 +30,8 @@ pub(crate) fn requested(run: &AgentRun, row: &RunRecord) -> Option<RewindRequest
     })
 }
 
-/// One turn back, if the next attempt is the last try and the last attempt has crashed at the head. After it the head is
-/// another one, so that it is made once.
+/// One turn back, if the next attempt is the last try and the last attempt has crashed at the head. After it the head
+/// is another one, so that it is made once.
 pub(crate) fn step_back(row: &RunRecord, settings: &Settings) -> Option<StepBack> {
     let crashes = row.counters.attempts_without_progress;
     let is_last_try = crashes > 0 && crashes.saturating_add(1) == settings.max_attempts_without_progress;

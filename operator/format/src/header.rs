@@ -28,8 +28,8 @@
 //!
 //! # Format, version 2
 //!
-//! Only the first boundary of a fork has it. The tag is `dalsegno/boundary/v2`, the parent hash is zeroes, and these fields
-//! follow:
+//! Only the first boundary of a fork has it. The tag is `dalsegno/boundary/v2`, the parent hash is zeroes, and these
+//! fields follow:
 //!
 //! ```text
 //!     f(id of the run that was forked, 16 bytes)

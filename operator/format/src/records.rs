@@ -112,8 +112,8 @@ pub fn payload(stored: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -
         .map_err(|error| Error::Corrupt { operation: OPERATION, detail: redacted_json_error(&error) })
 }
 
-/// The text of a stored value, and its digest as its batch has it; `None` if the value was shredded. A value that is not
-/// sealed has a plain digest, because it was written before the run had a key.
+/// The text of a stored value, and its digest as its batch has it; `None` if the value was shredded. A value that is
+/// not sealed has a plain digest, because it was written before the run had a key.
 pub fn stored_value(
     stored: &[u8],
     context: AadContext<'_>,

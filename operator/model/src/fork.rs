@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AvailableTurns, Digest, Effects, RequestedBy, RunId, RunRecord};
+use crate::{AvailableTurns, Effects, RequestedBy, RunId, RunRecord};
 
 /// What a fork is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]

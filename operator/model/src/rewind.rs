@@ -10,7 +10,8 @@ pub const LISTED_EFFECTS: usize = 100;
 /// A person's request to go back to the end of an earlier turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RewindRequest {
-    /// The number of the request. A number that is not above [`crate::RunRecord::observed_rewind_generation`] does nothing.
+    /// The number of the request. A number that is not above [`crate::RunRecord::observed_rewind_generation`] does
+    /// nothing.
     pub generation: i64,
     /// The turn whose result becomes the head.
     pub to_turn: i32,

@@ -263,8 +263,8 @@ const FORK_STEP: &str = "fork-step";
 /// Longest time that one reconcile copies for a fork.
 const FORK_TIME: Duration = Duration::from_secs(2);
 
-/// Copies for a fork until it is done or refused, or the time is up. The state is read within the same memory limit as an
-/// attach of the gateway.
+/// Copies for a fork until it is done or refused, or the time is up. The state is read within the same memory limit as
+/// an attach of the gateway.
 async fn fork_run(
     runtime: &impl WorkerRuntime,
     run: RunId,

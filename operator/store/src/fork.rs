@@ -5,8 +5,9 @@
 //! - Each step is one transaction on the fork's own rows. The parent is only read.
 //! - A step names the last record that was copied before it. So two operators, or one that died and went on, copy every
 //!   record once.
-//! - A step that reads the parent looks afterwards whether the boundary is still there and nothing was dropped. A boundary
-//!   that was undone, and payloads that were dropped, never come back: if it is there after the read, it was during the read.
+//! - A step that reads the parent looks afterwards whether the boundary is still there and nothing was dropped. A
+//!   boundary that was undone, and payloads that were dropped, never come back: if it is there after the read, it was
+//!   during the read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

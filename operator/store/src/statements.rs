@@ -188,15 +188,15 @@ pub(crate) const IS_LIVE: &str = "SELECT EXISTS ( \
          SELECT 1 FROM boundaries WHERE run = $1 AND content_hash = $2 AND NOT undone \
      ) AS is_live";
 
-/// The result of the turn `$2` on the live branch of the run `$1`, if the state after it and the records of that time are in
-/// the store.
+/// The result of the turn `$2` on the live branch of the run `$1`, if the state after it and the records of that time
+/// are in the store.
 pub(crate) const FORK_POINT: &str = "SELECT b.epoch, b.attempt, b.content_hash FROM boundaries b JOIN runs r ON r.id = b.run \
      WHERE b.run = $1 AND b.turn = $2 AND b.boundary = 2 AND NOT b.undone \
        AND r.expired_at IS NULL AND NOT r.emptied \
        AND (r.dropped_turn IS NULL OR (b.turn, b.boundary) >= (r.dropped_turn, r.dropped_boundary))";
 
-/// A page of what the keys of the run `$1` held after the result of the turn `$2`: after the record `$3` `$4` `$5`, at most
-/// `$6` records, or one record more than `$7` bytes.
+/// A page of what the keys of the run `$1` held after the result of the turn `$2`: after the record `$3` `$4` `$5`, at
+/// most `$6` records, or one record more than `$7` bytes.
 pub(crate) const RECORDS_AT: &str = "WITH page AS ( \
          SELECT space, key, seq, sum(size) \
              OVER (ORDER BY space, key, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \

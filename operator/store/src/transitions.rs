@@ -169,8 +169,8 @@ pub(crate) struct Rows {
     pub of_run: RunRows,
     /// The number of started calls, by policy.
     pub started: BTreeMap<Policy, i64>,
-    /// For [`Needs::BoundariesFrom`] and [`Needs::Undo`]. Then the attempts include the one that committed the boundary that
-    /// becomes the head.
+    /// For [`Needs::BoundariesFrom`] and [`Needs::Undo`]. Then the attempts include the one that committed the boundary
+    /// that becomes the head.
     pub boundaries: Vec<LiveBoundary>,
     /// For [`Needs::Undo`]: ids of the calls of later turns that may have changed something.
     pub effects: Vec<String>,

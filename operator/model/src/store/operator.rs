@@ -116,19 +116,19 @@ pub trait Operator: Send + Sync + 'static {
     /// so a repeated rewind changes nothing. A run is never rewound to a boundary before [`RunRecord::dropped_to`].
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
 
-    /// A person's rewind to the end of an earlier turn: made as by [`Self::rewind`], or refused. Either way the request is
-    /// observed, and the same request again changes nothing. [`crate::RunRecord::rewind`] says what became of it.
+    /// A person's rewind to the end of an earlier turn: made as by [`Self::rewind`], or refused. Either way the request
+    /// is observed, and the same request again changes nothing. [`crate::RunRecord::rewind`] says what became of it.
     ///
     /// A run that is over is never changed.
     async fn request_rewind(&self, run: RunId, request: &RewindRequest) -> Result<RunRecord>;
 
-    /// Rewinds a run whose attempt is reserved to the result of the turn before its head. Refused ([`Rewound::Refused`]) if
-    /// the run has another epoch or head, if there is no such boundary, or if a call of the turns that are undone may have
-    /// changed something ([`crate::Effects`]).
+    /// Rewinds a run whose attempt is reserved to the result of the turn before its head. Refused
+    /// ([`Rewound::Refused`]) if the run has another epoch or head, if there is no such boundary, or if a call of the
+    /// turns that are undone may have changed something ([`crate::Effects`]).
     async fn step_back(&self, run: RunId, step: &StepBack) -> Result<Rewound>;
 
-    /// One step of a fork: accepts it, copies one page of records, or copies the state and ends the fork. Safe to repeat, and
-    /// by several callers at once. Never changes the parent.
+    /// One step of a fork: accepts it, copies one page of records, or copies the state and ends the fork. Safe to
+    /// repeat, and by several callers at once. Never changes the parent.
     async fn fork(&self, run: RunId, request: &ForkRequest) -> Result<Forked>;
 
     /// Records that the AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent. A

@@ -105,8 +105,8 @@ pub(crate) fn stored_record(row: &impl Columns, cipher: &PayloadCipher) -> DbRes
     stored.with(&row.bytes("value")?.unwrap_or_default(), cipher)
 }
 
-/// The boundary of another run after which a fork begins. A row that has only some of the columns is damaged: then its hash
-/// is another one.
+/// The boundary of another run after which a fork begins. A row that has only some of the columns is damaged: then its
+/// hash is another one.
 fn forked_from(row: &impl Columns) -> DbResult<Option<ForkedFrom>> {
     let (run, turn) = (Option::read(row, "forked_run")?, Option::read(row, "forked_turn")?);
     let content_hash = optional_digest(row, "forked_hash")?;

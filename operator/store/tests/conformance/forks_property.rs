@@ -1,5 +1,5 @@
-//! Property: whatever a run has committed, rewound and recorded, a fork holds exactly what its parent held after that turn,
-//! and then what it adds itself. The parent holds what it would hold without the fork.
+//! Property: whatever a run has committed, rewound and recorded, a fork holds exactly what its parent held after that
+//! turn, and then what it adds itself. The parent holds what it would hold without the fork.
 
 use std::collections::BTreeMap;
 
