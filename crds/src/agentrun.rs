@@ -114,6 +114,17 @@ use crate::status::AgentRunStatus;
         .message("inputFrom cannot change: create a new AgentRun")
         .field_path(".inputFrom"),
     validation = Rule::new(
+        "has(self.resumeFrom) == has(oldSelf.resumeFrom) && (!has(self.resumeFrom) || \
+         (has(self.resumeFrom.runName) == has(oldSelf.resumeFrom.runName) \
+         && (!has(self.resumeFrom.runName) || self.resumeFrom.runName == oldSelf.resumeFrom.runName) \
+         && has(self.resumeFrom.runUID) == has(oldSelf.resumeFrom.runUID) \
+         && (!has(self.resumeFrom.runUID) || self.resumeFrom.runUID == oldSelf.resumeFrom.runUID) \
+         && has(self.resumeFrom.turn) == has(oldSelf.resumeFrom.turn) \
+         && (!has(self.resumeFrom.turn) || self.resumeFrom.turn == oldSelf.resumeFrom.turn)))"
+    )
+        .message("resumeFrom cannot change, except for acceptEffects: create a new AgentRun")
+        .field_path(".resumeFrom"),
+    validation = Rule::new(
         "!has(oldSelf.operatingMode) || oldSelf.operatingMode != 'Cancelled' || \
          (has(self.operatingMode) && self.operatingMode == 'Cancelled')"
     )
@@ -155,6 +166,17 @@ pub struct AgentRunSpec {
     /// decision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operating_mode: Option<OperatingMode>,
+
+    /// Goes back to the end of an earlier turn of this run, once for each `generation`. Later turns are undone: the run
+    /// goes on at the turn after `toTurn`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewind: Option<Rewind>,
+
+    /// Begins this run as a fork: with the state and the records of another run of this namespace, as they were after
+    /// one of its turns. The other run is not changed. Immutable, except for `acceptEffects`. The user who creates the
+    /// run must be allowed to `get` state and records of the other run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_from: Option<ResumeFrom>,
 
     /// What happens if another agent version wrote the latest checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,6 +237,62 @@ pub struct AgentRef {
     /// Name of the AgentDefinition, in the run's namespace.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
+}
+
+/// A rewind of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rewind {
+    /// Raise this number above `status.rewind.observedGeneration` to rewind the run. Each number is obeyed or refused
+    /// once. A lower number has no effect, and neither has the number that was set when the run was created.
+    #[schemars(range(min = 0, max = 9_007_199_254_740_991_i64))]
+    pub generation: i64,
+
+    /// The turn to go back to. Its result becomes the latest checkpoint.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub to_turn: i32,
+
+    /// Content hash of a checkpoint, as in `status.checkpoint.contentHash`. The rewind is refused unless it is the
+    /// latest checkpoint or an earlier one of it: then somebody else has rewound the run meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub if_head: Option<String>,
+
+    /// Ids of the tool calls that may have changed something in the turns that are undone. The rewind is refused while
+    /// one of them is missing, and `status.rewind.effects` lists them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1_024), inner(length(min = 1, max = 128)), extend("x-kubernetes-list-type" = "set"))]
+    pub accept_effects: Vec<String>,
+}
+
+/// What a fork begins with. Set exactly one of `runName` and `runUID`.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.runName) != has(self.runUID)").message("set exactly one of runName and runUID")
+)]
+pub struct ResumeFrom {
+    /// Name of the AgentRun to fork, in the same namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 52))]
+    pub run_name: Option<String>,
+
+    /// UID of the AgentRun to fork. It may have been deleted; its data must still be in the store.
+    #[serde(default, rename = "runUID", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64))]
+    pub run_uid: Option<String>,
+
+    /// The turn after which the fork begins. Unset: the last one that the other run has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub turn: Option<i32>,
+
+    /// Ids of the tool calls that may have changed something in later turns of the other run: the fork makes these
+    /// turns anew, and its calls have keys of their own. The fork is held while one of them is missing, and its message
+    /// lists them. They may be added later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1_024), inner(length(min = 1, max = 128)), extend("x-kubernetes-list-type" = "set"))]
+    pub accept_effects: Vec<String>,
 }
 
 /// The source of an input. Set exactly one field.

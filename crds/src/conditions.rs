@@ -24,6 +24,8 @@ string_enum! {
         /// The run is parked on waits and has no worker. The reason is the kind of what it waits for. Absent while the run is
         /// not parked.
         Waiting,
+        /// The run went back to the turn that the last `spec.rewind` names. Absent while there was no such request.
+        Rewound,
         /// On an AgentRun: a worker is attached, the run is recovering within its limits, or the run succeeded. On an
         /// AgentDefinition: the API server accepts the template's pod.
         Ready,

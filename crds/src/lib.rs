@@ -23,7 +23,9 @@ mod status;
 mod template;
 
 pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
-pub use agentrun::{AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode};
+pub use agentrun::{
+    AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode, ResumeFrom, Rewind,
+};
 pub use approval::{
     AgentApproval, AgentApprovalSpec, AgentApprovalStatus, ApprovalDecision, OnTimeout, RunRef,
     SecondDecision, SecondVerdict, Verdict,
@@ -35,12 +37,12 @@ pub use conditions::{
 pub use dalsegno_model::{Cause, LimitName, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
-    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, Recovery, Retention,
-    RunLimits, Suspend, VersionPolicy,
+    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, OnSameCheckpoint, Recovery,
+    Retention, RunLimits, Suspend, VersionPolicy,
 };
 pub use reasons::{ApprovalReason, Reason};
 pub use status::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
-    SuspendStatus, UsageStatus, WaitStatus, WaitingStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, ForkStatus, LimitStatus, RecoveryStatus,
+    ResultStatus, RewindStatus, SuspendStatus, UsageStatus, WaitStatus, WaitingStatus,
 };
 pub use template::PodTemplate;

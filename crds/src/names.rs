@@ -42,6 +42,9 @@ pub const ANNOTATION_OPERATING_MODE_BY: &str = "dalsegno.dev/operating-mode-by";
 /// AgentRun annotation: who last changed `spec.recovery.resetGeneration`, as `generation user`.
 pub const ANNOTATION_RESET_GENERATION_BY: &str = "dalsegno.dev/reset-generation-by";
 
+/// AgentRun annotation: who last changed `spec.rewind`, as `generation user`.
+pub const ANNOTATION_REWIND_BY: &str = "dalsegno.dev/rewind-by";
+
 /// Annotation of an AgentDefinition, or of an AgentRun with an inline agent: who last changed the agent, as
 /// `generation user`.
 pub const ANNOTATION_SPEC_BY: &str = "dalsegno.dev/spec-by";

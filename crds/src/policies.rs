@@ -78,6 +78,13 @@ pub struct Recovery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_corrupt_checkpoint: Option<OnCorruptCheckpoint>,
 
+    /// What happens before the last try of a run whose attempts keep crashing at one checkpoint. `Retry` (built-in):
+    /// the last try resumes from the same checkpoint. `Rewind`: the last try resumes one turn earlier. It does not if a
+    /// tool call of the turns that would be undone may have changed something (any policy but `readOnly`), or if there
+    /// is no earlier turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_same_checkpoint: Option<OnSameCheckpoint>,
+
     /// To grant one fresh budget, raise this number above `status.recovery.observedResetGeneration`. The consecutive
     /// counts become 0, the totals count from here, and a hold is lifted. If the cause of the hold persists, the run is
     /// held again. A lower number has no effect, and neither has the number that was set when the run was created. Not
@@ -126,6 +133,16 @@ string_enum! {
         Hold,
         /// The run goes back to the last good checkpoint, if no call with an effect would be repeated.
         LastGood,
+    }
+}
+
+string_enum! {
+    /// What happens before the last try at one checkpoint.
+    pub enum OnSameCheckpoint {
+        /// The last try resumes from the same checkpoint.
+        Retry,
+        /// The last try resumes one turn earlier, if no call with an effect would be repeated.
+        Rewind,
     }
 }
 

@@ -132,6 +132,12 @@ reasons! {
         "Delete or rename those pods. The operator then tries again; to try at once, raise spec.recovery.resetGeneration. \
          Or choose another name for the run."
     }
+    ForkRefused {
+        "The run cannot begin as the fork that spec.resumeFrom asks for. The message says why.",
+        "If tool calls are listed, find out whether the fork may make them again, and name them in \
+         spec.resumeFrom.acceptEffects. If the turn or the run is not available, delete the AgentRun and create one that \
+         names another. The operator looks again each minute."
+    }
     WaitTimedOut {
         "Nobody answered a wait before its deadline, and the agent asked to be held, or to fail, then.",
         "Answer the wait: the run then continues without further action. Or cancel the run."
@@ -248,6 +254,26 @@ reasons! {
     Cancelled {
         "A person cancelled the run.",
         "Nothing needs to be done. To start again, create a new AgentRun."
+    }
+
+    Forking {
+        "The state and the records of another run are being copied. The run then starts.",
+        "Wait. It takes about a second for each 20 MB."
+    }
+
+    // Condition Rewound.
+    Rewound {
+        "The run went back to the turn that spec.rewind names.",
+        "Nothing needs to be done."
+    }
+    RewindRefused {
+        "The rewind that spec.rewind asks for was refused. Nothing was undone, and the run goes on. The message says why.",
+        "Do what the message says, and raise spec.rewind.generation."
+    }
+    TurnNotAvailable {
+        "The run cannot go back to the turn that spec.rewind names: the turn has not ended, or retention has dropped its state. \
+         Nothing was undone, and the run goes on.",
+        "Choose a turn that the message names, and raise spec.rewind.generation."
     }
 
     // Condition WorkerReady.

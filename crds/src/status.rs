@@ -56,6 +56,14 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitingStatus>,
 
+    /// What became of the last `spec.rewind`. Absent if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewind: Option<RewindStatus>,
+
+    /// What this run was forked from. Absent if it is no fork.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<ForkStatus>,
+
     /// The current attempt, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,
@@ -123,6 +131,52 @@ pub struct SuspendStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub reason: Option<String>,
+}
+
+/// The last rewind that was requested.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RewindStatus {
+    /// The last `spec.rewind.generation` that was obeyed or refused, or the one at creation. A higher number rewinds
+    /// the run.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub observed_generation: i64,
+
+    /// The turn that was requested. Absent for the number at creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub to_turn: Option<i32>,
+
+    /// Ids of the tool calls that `acceptEffects` did not name, if the rewind was refused for them: the first hundred.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(max = 512)), extend("x-kubernetes-list-type" = "atomic"))]
+    pub effects: Vec<String>,
+}
+
+/// What a run was forked from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ForkStatus {
+    /// Id of the other run in the store. Absent before the fork was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub run: Option<String>,
+
+    /// The turn after which the fork begins. Absent before the fork was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub turn: Option<i32>,
+
+    /// Content hash of that turn's result. Absent before the fork was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub content_hash: Option<String>,
+
+    /// Ids of the tool calls that `acceptEffects` does not name, while the fork is held for them: the first hundred.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 100), inner(length(max = 512)), extend("x-kubernetes-list-type" = "atomic"))]
+    pub effects: Vec<String>,
 }
 
 /// What a parked run waits for.

@@ -211,6 +211,8 @@ pub async fn create_run(store: &dyn Store, name: &str) -> RunId {
         name: name.into(),
         object_uid: name.into(),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 60_000,
             start_ms: 60_000,

@@ -1,11 +1,14 @@
 //! The agent's state: one entry per turn, so that a lost or repeated turn is found at once.
 
 use anyhow::Context;
-use dalsegno_sdk::{Class, Commit, Message, Run, terminate};
+use dalsegno_sdk::{Class, Commit, Message, RecordChanges, Run, terminate};
 use serde::{Deserialize, Serialize};
 
 use crate::input::Input;
 use crate::ledger::Entry;
+
+/// The space of the records that each turn writes.
+const RECORDS: &str = "e2e";
 
 /// The list channel of the turns, if the state is committed by channels.
 const TURNS: &str = "turns";
@@ -75,6 +78,12 @@ impl State {
                 commit.append(TURNS, &entry).and_then(|commit| commit.set(PAD, &self.content.pad))
             }
         };
-        commit.context("building the commit")
+        let mut commit = commit.context("building the commit")?;
+        if input.record_bytes > 0 {
+            let value: String = filling.chars().cycle().take(input.record_bytes).collect();
+            let changes = RecordChanges::new().put(RECORDS, &format!("turn-{turn}"), &value)?;
+            commit = commit.records(changes.append(RECORDS, "turns", &turn.to_string(), &turn)?);
+        }
+        Ok(commit)
     }
 }

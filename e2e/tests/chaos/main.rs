@@ -3,6 +3,7 @@
 mod approvals;
 mod corruption;
 mod fleet;
+mod fork;
 mod healthy;
 mod nodes;
 mod notifications;

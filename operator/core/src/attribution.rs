@@ -21,6 +21,10 @@ pub enum Request {
     OperatingMode,
     /// Grant a fresh budget.
     Reset,
+    /// Rewind the run.
+    Rewind,
+    /// Begin the run as a fork. Who created the run did this.
+    Fork,
     /// Delete the AgentRun. The API server does not record who deletes an object.
     Deletion,
 }
@@ -31,6 +35,8 @@ impl Request {
         match self {
             Self::OperatingMode => Some("/f:spec/f:operatingMode"),
             Self::Reset => Some("/f:spec/f:recovery/f:resetGeneration"),
+            Self::Rewind => Some("/f:spec/f:rewind"),
+            Self::Fork => Some("/f:spec/f:resumeFrom"),
             Self::Deletion => None,
         }
     }
@@ -40,7 +46,8 @@ impl Request {
         match self {
             Self::OperatingMode => Some(names::ANNOTATION_OPERATING_MODE_BY),
             Self::Reset => Some(names::ANNOTATION_RESET_GENERATION_BY),
-            Self::Deletion => None,
+            Self::Rewind => Some(names::ANNOTATION_REWIND_BY),
+            Self::Fork | Self::Deletion => None,
         }
     }
 
@@ -67,6 +74,9 @@ pub fn of(run: &ObjectMeta, request: Request, observed: Option<i64>) -> Requeste
 /// The user who made the request, if a stamp proves it. A field that was set on creation has the creator.
 fn user_of(run: &ObjectMeta, request: Request, observed: Option<i64>) -> Option<String> {
     let annotation = |name: &str| run.annotations.as_ref()?.get(name).map(String::as_str);
+    if matches!(request, Request::Fork) {
+        return annotation(names::ANNOTATION_CREATED_BY).map(str::to_owned);
+    }
     let stamp = request.stamp()?;
     match annotation(stamp).and_then(parse) {
         Some((generation, user)) => {
@@ -95,14 +105,20 @@ pub fn of_resume(run: &AgentRun) -> RequestedBy {
 /// few carry a request.
 pub fn trim(fields: &mut Vec<ManagedFieldsEntry>) {
     fields.retain_mut(|entry| {
-        let kept = match (Request::OperatingMode.is_managed_by(entry), Request::Reset.is_managed_by(entry)) {
-            (false, false) => return false,
-            (true, false) => json!({ "f:operatingMode": {} }),
-            (false, true) => json!({ "f:recovery": { "f:resetGeneration": {} } }),
-            (true, true) => json!({ "f:operatingMode": {}, "f:recovery": { "f:resetGeneration": {} } }),
-        };
+        let mut kept = json!({});
+        for (request, name, field) in [
+            (Request::OperatingMode, "f:operatingMode", json!({})),
+            (Request::Reset, "f:recovery", json!({ "f:resetGeneration": {} })),
+            (Request::Rewind, "f:rewind", json!({})),
+            (Request::Fork, "f:resumeFrom", json!({})),
+        ] {
+            if request.is_managed_by(entry) {
+                kept[name] = field;
+            }
+        }
+        let is_request = kept != json!({});
         entry.fields_v1 = Some(FieldsV1(json!({ "f:spec": kept })));
-        true
+        is_request
     });
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use dalsegno_crds::AgentRunStatus;
 use dalsegno_model::{
-    Deadlines, Ending, Forgiveness, HoldNotice, Identity, NextStep, ObjectHold, OnPrior, PodRecord,
-    Retention, Rewind, RunId, RunLimits, RunRecord,
+    Deadlines, Ending, Forgiveness, ForkRequest, HoldNotice, Identity, NextStep, ObjectHold, OnPrior,
+    PodRecord, Retention, Rewind, RewindRequest, RunId, RunLimits, RunRecord, StepBack,
 };
 use serde_json::Value;
 
@@ -43,6 +43,10 @@ pub enum Effect {
     CreateRun {
         /// `recovery.resetGeneration` at the time of creation. It grants nothing.
         reset_generation: i64,
+        /// `rewind.generation` at the time of creation. It rewinds nothing.
+        rewind_generation: i64,
+        /// Whether the run begins as a fork.
+        is_fork: bool,
         /// Lengths of the deadlines.
         deadlines: Deadlines,
         /// What to do with a prior run of the same name.
@@ -67,6 +71,12 @@ pub enum Effect {
     VerifyHead(Box<RunRecord>),
     /// Go back to an earlier boundary.
     Rewind(RunId, Rewind),
+    /// Go back to the end of an earlier turn, as a person requests, or record why not.
+    RequestRewind(RunId, RewindRequest),
+    /// Go back one turn before the last try at a checkpoint, if no call with an effect would be repeated.
+    StepBack(RunId, StepBack),
+    /// Copy state and records of another run, or a part of them.
+    Fork(RunId, ForkRequest),
     /// Store the template, then create the attempt's pod from it.
     CreateWorker {
         /// Id of the run.
@@ -164,6 +174,9 @@ impl Effect {
             Self::ReadCallsToSettle(_) => "read-calls-to-settle",
             Self::VerifyHead(_) => "verify-head",
             Self::Rewind(..) => "rewind",
+            Self::RequestRewind(..) => "request-rewind",
+            Self::StepBack(..) => "step-back",
+            Self::Fork(..) => "fork",
             Self::CreateWorker { .. } => "create-worker",
             Self::RecordPod { .. } => "record-pod",
             Self::RecordScheduled { .. } => "record-scheduled",

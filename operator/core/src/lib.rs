@@ -23,6 +23,8 @@
 //! | [`resync`] | when a run is looked at although nothing woke it |
 //! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
 //! | [`run_queue`] | which runs wait because their definition limits them |
+//! | `rewind` | rewinds that a person requests, and the step back before the last try |
+//! | `fork` | runs that begin as a fork of another run |
 //! | `head_check` | what to do if the state at the head cannot be rebuilt |
 //! | [`version`] | which template the next attempt uses, and whether its image may resume the checkpoint |
 //! | [`revision`] | content-addressed templates of pods |
@@ -41,6 +43,7 @@ pub mod decide;
 mod decision;
 pub mod end;
 pub mod evidence;
+mod fork;
 mod head_check;
 mod json;
 pub mod late_node_loss;
@@ -53,6 +56,7 @@ pub mod recovery;
 pub mod remedy;
 pub mod resync;
 pub mod revision;
+mod rewind;
 pub mod run_queue;
 mod run_stage;
 pub mod settings;
@@ -70,7 +74,7 @@ pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Announcement, Decision, Effect, EventLevel, EventSpec};
 pub use observed::{
-    EffectResult, NameHolder, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod,
+    EffectResult, ForkProgress, NameHolder, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod,
     ObservedStore, VolumeProblem,
 };
 pub use pod_create_error::{NamespaceQuota, PodCreateError};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dalsegno_crds::{Agent, AgentApproval, AgentRun, RunDefaults, names};
 use dalsegno_model::checkpoint::Checkpoint;
-use dalsegno_model::{AttemptState, PriorRun, RunRecord};
+use dalsegno_model::{AttemptState, ForkRefusal, PriorRun, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use uuid::Uuid;
@@ -49,6 +49,10 @@ pub struct Observed {
     /// Ids of the calls that hold the run until a person settles them: at most [`crate::remedy::MAX_CALLS`]. `None`: they were
     /// not read, which a decision asks for only if there are any.
     pub calls_to_settle: Option<Vec<String>>,
+    /// How far the run's fork is, if it was tried in this reconcile.
+    pub fork: Option<ForkProgress>,
+    /// Whether the store refused to go back one turn in this reconcile.
+    pub step_back_refused: bool,
     /// The run's AgentApprovals. `None`: they were not looked at, so nothing is done about them.
     pub approvals: Option<ObservedApprovals>,
     /// Where a person runs this program.
@@ -87,6 +91,15 @@ pub enum ObservedAgent {
     NotFound,
     /// The AgentDefinition cannot be parsed. Holds the error.
     Malformed(String),
+}
+
+/// How far the fork of a run is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForkProgress {
+    /// A part is copied, and the rest is left for the next reconcile.
+    Copying,
+    /// It cannot go on.
+    Refused(ForkRefusal),
 }
 
 /// Who else has a pod with the name of an attempt's pod.
@@ -177,6 +190,10 @@ pub enum EffectResult {
     Head(ObservedHead),
     /// Ids of the calls that hold the run.
     CallsToSettle(Vec<String>),
+    /// How far the run's fork is.
+    Fork(ForkProgress),
+    /// The run does not go back one turn.
+    StepBackRefused,
     /// A pod of another owner has the name.
     NameTaken(NameHolder),
     /// The AgentApproval of this name, or `None` if there is none.
@@ -231,6 +248,8 @@ impl Observed {
                 self.templates.insert(revision, document);
             }
             EffectResult::Head(head) => self.head = Some(head),
+            EffectResult::Fork(progress) => self.fork = Some(progress),
+            EffectResult::StepBackRefused => self.step_back_refused = true,
             EffectResult::CallsToSettle(calls) => self.calls_to_settle = Some(calls),
             EffectResult::QuotaExceeded(quota) => self.quota = Some(quota),
             EffectResult::Approval(name, object) => {

@@ -24,6 +24,8 @@ pub(crate) enum RunStage {
     Waiting,
     /// The run waits for its place among the runs of its definition. Holds its position, from 1.
     Queued(i32),
+    /// State and records of another run are being copied.
+    Forking,
     /// The next attempt waits until this time.
     BackingOff(Timestamp),
     /// The current attempt's worker has not attached. Holds why, as a reason and a message.
@@ -95,6 +97,7 @@ impl RunStage {
             | Self::Suspended
             | Self::Waiting
             | Self::Queued(_)
+            | Self::Forking
             | Self::BackingOff(_)
             | Self::Starting(..)
             | Self::Running
@@ -115,6 +118,7 @@ impl RunStage {
             Self::Suspended => (Summary::Suspended, Reason::Suspended),
             Self::Waiting => (Summary::Waiting, row.map_or(Reason::Until, waiting_reason)),
             Self::Queued(_) => (Summary::Pending, Reason::Queued),
+            Self::Forking => (Summary::Pending, Reason::Forking),
             Self::BackingOff(_) => {
                 (Summary::BackingOff, row.and_then(recovery_reason).unwrap_or(Reason::BackingOff))
             }

@@ -1,7 +1,8 @@
 //! The value of each field: the run's, or else the definition's default, or else the built-in value.
 
 use dalsegno_crds::{
-    AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, RunDefaults,
+    AgentRun, AgentRunSpec, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, OnSameCheckpoint,
+    RunDefaults,
 };
 use dalsegno_model::{Deadlines, OnPrior, Retention, RunLimits};
 use jiff::SignedDuration;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub on_exhausted: OnExhausted,
     /// `recovery.onCorruptCheckpoint` \[`Hold`\].
     pub on_corrupt_checkpoint: OnCorruptCheckpoint,
+    /// `recovery.onSameCheckpoint` \[`Retry`\].
+    pub on_same_checkpoint: OnSameCheckpoint,
     /// Lengths of the deadlines: `liveness.startDeadlineSeconds` \[600\], `heartbeatTimeoutSeconds` \[15\],
     /// `progressDeadlineSeconds` \[1800\], and `suspend.graceSeconds` \[300\].
     pub deadlines: Deadlines,
@@ -86,6 +89,7 @@ impl Settings {
             on_exhausted: first!(recovery.on_exhausted).unwrap_or(OnExhausted::Hold),
             on_corrupt_checkpoint: first!(recovery.on_corrupt_checkpoint)
                 .unwrap_or(OnCorruptCheckpoint::Hold),
+            on_same_checkpoint: first!(recovery.on_same_checkpoint).unwrap_or(OnSameCheckpoint::Retry),
             deadlines: Deadlines {
                 start_ms: millis(first!(liveness.start_deadline_seconds), 600),
                 heartbeat_ms: millis(first!(liveness.heartbeat_timeout_seconds), 15),

@@ -34,8 +34,20 @@ impl DecodedBoundaryExt for DecodedBoundary {
         if self.parent.is_none() != (self.row.parent_hash == NO_PARENT) {
             return Some("its parent hash and its parent columns disagree on whether it is the first");
         }
+        if self.row.forked_from.is_some() && !is_base(self) {
+            return Some("it names a run that was forked, and is not the first boundary of a fork");
+        }
         (!follows_closely(self)).then_some("it names a parent that is not the boundary before it")
     }
+}
+
+/// Whether this can be the first boundary of a fork: the full state after the result of a turn.
+fn is_base(decoded: &DecodedBoundary) -> bool {
+    let DecodedBoundary { row, parent, .. } = decoded;
+    parent.is_none()
+        && row.full
+        && row.boundary == Boundary::Result
+        && row.forked_from.is_some_and(|from| from.turn == row.turn)
 }
 
 /// Whether the parent is the boundary before. Turns have no gaps: a result follows its plan or the turn before; a
@@ -43,7 +55,7 @@ impl DecodedBoundaryExt for DecodedBoundary {
 fn follows_closely(decoded: &DecodedBoundary) -> bool {
     let BoundaryId { turn, boundary, .. } = decoded.id();
     match decoded.parent {
-        None => turn == 1,
+        None => turn == 1 || decoded.row.forked_from.is_some(),
         Some(BoundaryId { boundary: Boundary::Plan, turn: before, .. }) => {
             before == turn && boundary == Boundary::Result
         }
@@ -72,6 +84,7 @@ fn content_hash(decoded: &DecodedBoundary, run: RunId) -> Digest {
         usage: row.usage,
         trigger: row.trigger.as_deref(),
         records_digest: row.records_digest,
+        forked_from: row.forked_from,
     }
     .content_hash()
 }
@@ -168,6 +181,8 @@ impl EncodedBoundary {
         let BoundaryRow { turn, boundary, commit_id, .. } = self.boundary.row;
         let digest_key =
             payloads.are_sealed().then(|| cipher.digest_key(turn, boundary, commit_id)).flatten();
+        // The base of a fork is a whole state, which may be larger than what one body of a worker adds.
+        let limit = if self.boundary.row.forked_from.is_some() { codec::STATE_LIMIT } else { codec::LIMIT };
         let open = |decoded, context| cipher.open(context, decoded);
         let ops =
             payloads.ops.as_deref().map(|decoded| open(decoded, AadContext::Ops(turn, boundary, commit_id)));
@@ -178,7 +193,7 @@ impl EncodedBoundary {
                     before.ok_or_else(|| corrupt("it is a patch, and the state before it is not known"))?;
                 Some(codec::decode_after(&fold::text(before)?, &patch, codec::LIMIT)?)
             }
-            Some(payload) => Some(codec::decode(&payload, codec::LIMIT)?),
+            Some(payload) => Some(codec::decode(&payload, limit)?),
         };
         let ops = ops.map(String::from_utf8).transpose();
         let ops = ops.map_err(|_| corrupt("its channel operations are not UTF-8"))?;

@@ -36,6 +36,10 @@ const ZSTD_WINDOW_LOG_MIN: u32 = 10;
 /// the names around its state.
 pub const LIMIT: usize = 2 * Limits::BODY_BYTES;
 
+/// The largest state that the first boundary of a fork holds, in bytes: its text is not longer than its size, and names
+/// of operations take little.
+pub const STATE_LIMIT: usize = 2 * Limits::STATE_BYTES;
+
 thread_local! {
     /// Creating a compressor costs as much as compressing a small payload, so each thread keeps one.
     static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(ZSTD_LEVEL).ok());

@@ -26,11 +26,22 @@
 //! )
 //! ```
 //!
+//! # Format, version 2
+//!
+//! Only the first boundary of a fork has it. The tag is `dalsegno/boundary/v2`, the parent hash is zeroes, and these
+//! fields follow:
+//!
+//! ```text
+//!     f(id of the run that was forked, 16 bytes)
+//!     f(turn of that run after which the fork begins, i32)
+//!     f(content hash of the result of that turn, 32 bytes)
+//! ```
+//!
 //! Payloads are included by their digests only, so the chain can still be verified after payloads were dropped. If
 //! payloads are sealed, the digests of body, operations, events and records are keyed with a key of their run
 //! ([`crate::seal`]). The format of the chain does not change, and no key is needed to verify it.
 
-use dalsegno_model::{Digest, RunId};
+use dalsegno_model::{Digest, ForkedFrom, RunId};
 pub use dalsegno_model::{boundary_number, boundary_of};
 use dalsegno_protocol::{Boundary, RawValue, Usage};
 use sha2::{Digest as _, Sha256};
@@ -40,6 +51,9 @@ use crate::fields::FramedHasher;
 
 /// First field of every boundary's hash.
 pub const TAG: &[u8] = b"dalsegno/boundary/v1";
+
+/// First field of the hash of a fork's first boundary.
+pub const FORK_TAG: &[u8] = b"dalsegno/boundary/v2";
 
 /// The parent hash of a chain's first link.
 pub const NO_PARENT: Digest = [0; 32];
@@ -79,12 +93,14 @@ pub struct Header<'a> {
     pub trigger: Option<&'a str>,
     /// Digest of the changes of records since the boundary before, see `records.rs`; `None` if there are none.
     pub records_digest: Option<Digest>,
+    /// The boundary of another run after which a fork begins.
+    pub forked_from: Option<ForkedFrom>,
 }
 
 impl Header<'_> {
     /// The boundary's content hash.
     pub fn content_hash(&self) -> Digest {
-        let mut hash = FramedHasher::new(TAG);
+        let mut hash = FramedHasher::new(if self.forked_from.is_some() { FORK_TAG } else { TAG });
         hash.field(&self.parent_hash);
         hash.field(self.run.as_bytes());
         hash.field(&self.turn.to_be_bytes());
@@ -104,6 +120,11 @@ impl Header<'_> {
         hash.field(&self.usage.cost_micro_usd.to_be_bytes());
         hash.field(self.trigger.unwrap_or_default().as_bytes());
         hash.field(optional(&self.records_digest));
+        if let Some(ForkedFrom { run, turn, content_hash }) = &self.forked_from {
+            hash.field(run.as_bytes());
+            hash.field(&turn.to_be_bytes());
+            hash.field(content_hash);
+        }
         hash.finish()
     }
 }
@@ -179,7 +200,37 @@ mod tests {
             usage: Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 },
             trigger: Some("TASK_END"),
             records_digest: None,
+            forked_from: None,
         }
+    }
+
+    fn base() -> Header<'static> {
+        let run = Uuid::from_u128(0x0198_0000_0000_7000_8000_0000_0000_0002);
+        Header { forked_from: Some(ForkedFrom { run, turn: 3, content_hash: [5; 32] }), ..header() }
+    }
+
+    #[test]
+    fn the_hash_of_a_fork_says_what_was_forked() {
+        let changed = |change: fn(&mut ForkedFrom)| {
+            let mut header = base();
+            change(header.forked_from.as_mut().unwrap());
+            header.content_hash()
+        };
+        let hashes = [
+            header().content_hash(),
+            base().content_hash(),
+            changed(|from| from.run = Uuid::nil()),
+            changed(|from| from.turn = 4),
+            changed(|from| from.content_hash = [6; 32]),
+        ];
+        for (index, hash) in hashes.iter().enumerate() {
+            assert!(!hashes[index + 1..].contains(hash), "{index}");
+        }
+        assert_eq!(
+            render(&base().content_hash()),
+            "sha256:fa2a7f6bfe3668932e925b2a70ac80162db323503259dc00a5131d7bc501e80c",
+            "the golden hash of version 2"
+        );
     }
 
     /// The bytes by hand, so that a change of the format cannot go unseen.

@@ -112,18 +112,21 @@ pub fn payload(stored: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -
         .map_err(|error| Error::Corrupt { operation: OPERATION, detail: redacted_json_error(&error) })
 }
 
-/// The digest of a stored value, as its batch has it; `None` if the value was shredded. A value that is not sealed
-/// has a plain digest, because it was written before the run had a key.
-pub fn stored_digest(
+/// The text of a stored value, and its digest as its batch has it; `None` if the value was shredded. A value that is
+/// not sealed has a plain digest, because it was written before the run had a key.
+pub fn stored_value(
     stored: &[u8],
     context: AadContext<'_>,
     cipher: &PayloadCipher,
-) -> Result<Option<Digest>> {
-    let text = stored_text(stored, context, cipher)?;
-    Ok(text.map(|text| match sha256(&text) {
+) -> Result<Option<(String, Digest)>> {
+    let Some(text) = stored_text(stored, context, cipher)? else { return Ok(None) };
+    let digest = match sha256(&text) {
         plain if is_sealed(stored) => cipher.digest(plain),
         plain => plain,
-    }))
+    };
+    let text = String::from_utf8(text)
+        .map_err(|_| Error::Corrupt { operation: OPERATION, detail: "it is not UTF-8".into() })?;
+    Ok(Some((text, digest)))
 }
 
 fn stored_text(stored: &[u8], context: AadContext<'_>, cipher: &PayloadCipher) -> Result<Option<Vec<u8>>> {

@@ -78,6 +78,8 @@ async fn create_run(store: &dyn Store) -> Outcome<RunId> {
         name: format!("run-{id}"),
         object_uid: id.to_string(),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

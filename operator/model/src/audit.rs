@@ -75,6 +75,10 @@ pub mod kind {
     pub const RESET: &str = "reset";
     /// The run was rewound to an earlier boundary.
     pub const REWOUND: &str = "rewound";
+    /// A requested rewind was refused.
+    pub const REWIND_REFUSED: &str = "rewind-refused";
+    /// The run began as a fork of another run.
+    pub const FORKED: &str = "forked";
     /// Another object of the same name adopted the run.
     pub const ADOPTED: &str = "adopted";
     /// A later run of the same name was created with the instruction to ignore this run.

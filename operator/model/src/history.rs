@@ -4,7 +4,7 @@ use dalsegno_protocol::{Boundary, RawValue, Usage};
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::{BoundaryId, Digest};
+use crate::{BoundaryId, Digest, ForkedFrom};
 
 /// One boundary, with its payloads decoded.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct BoundaryRow {
     pub trigger: Option<String>,
     /// Digest of the changes of records since the boundary before; `None` if there are none.
     pub records_digest: Option<Digest>,
+    /// The boundary of another run after which a fork begins. Only the first boundary of a fork has it.
+    pub forked_from: Option<ForkedFrom>,
 }
 
 impl BoundaryRow {

@@ -37,7 +37,8 @@ impl RunRecord {
         let current = self.attempt.attached_at.filter(|_| is_attached).map_or(0, |from| {
             i64::try_from(until.duration_since(from).as_millis()).unwrap_or(i64::MAX).max(0)
         });
-        let head = self.head.as_ref().map(|head| (head.turn, head.boundary));
+        let base = self.fork.as_ref().and_then(|fork| fork.turn).unwrap_or_default();
+        let head = self.head.as_ref().map(|head| (head.turn - base, head.boundary));
         LimitTotals::new(head, &self.usage, self.active_ms.saturating_add(current))
     }
 

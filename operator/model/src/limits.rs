@@ -66,7 +66,8 @@ pub struct LimitTotals {
 }
 
 impl LimitTotals {
-    /// The totals of a run whose head is this boundary and that has used this much.
+    /// The totals of a run whose head is this boundary and that has used this much. Of a fork only its own turns count:
+    /// the turn of the head is counted from the turn after which the fork begins.
     pub fn new(head: Option<(i32, Boundary)>, usage: &Usage, active_ms: i64) -> Self {
         let turns = head.map_or(0, |(turn, boundary)| match boundary {
             Boundary::Plan => turn - 1,

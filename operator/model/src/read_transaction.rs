@@ -334,6 +334,8 @@ pub struct StoredRecord {
     pub boundary: BoundaryId,
     /// The digest of its value; `None` if the value was shredded or is damaged.
     pub value: Option<Digest>,
+    /// The value: a payload as JSON text; `None` if it was shredded or is damaged.
+    pub text: Option<String>,
     /// Why its value cannot be decoded.
     pub damage: Option<String>,
 }

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Attempt, BoundaryId, FinishRow, Identity, InboxRow, OpenWait, ParkedOn, Retention, RunId, RunLimits,
-    millis,
+    Attempt, BoundaryId, FinishRow, ForkRow, Identity, InboxRow, OpenWait, ParkedOn, Retention, RewindResult,
+    RunId, RunLimits, millis,
 };
 
 /// A request to create a run.
@@ -27,6 +27,10 @@ pub struct NewRun {
     pub object_uid: String,
     /// `recovery.resetGeneration` at creation. This value grants no budget.
     pub reset_generation: i64,
+    /// `rewind.generation` at creation. This value rewinds nothing.
+    pub rewind_generation: i64,
+    /// Whether the run begins as a fork of another run ([`crate::Operator::fork`]).
+    pub is_fork: bool,
     /// Lengths of the deadlines.
     pub deadlines: Deadlines,
     /// What to do about a prior run.
@@ -115,6 +119,15 @@ pub struct RunRecord {
     /// How often the run was rewound.
     #[serde(default)]
     pub rewinds: i32,
+    /// The last requested rewind that was made or refused, or the value at creation.
+    #[serde(default)]
+    pub observed_rewind_generation: i64,
+    /// What became of that request; `None`: there was none.
+    #[serde(default)]
+    pub rewind: Option<RewindResult>,
+    /// The run as a fork; `None`: it is not one.
+    #[serde(default)]
+    pub fork: Option<ForkRow>,
     /// The counters of recovery.
     pub counters: Counters,
     /// The last `resetGeneration` that was granted, or the value at creation.

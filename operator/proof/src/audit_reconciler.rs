@@ -11,6 +11,7 @@ use dalsegno_model::{AuditRow, BoundaryId, PayloadLoss, ReadTransaction, Result,
 
 use super::audit_claims::{AuditClaims, UndoneBoundary};
 use super::calls::Calls;
+use super::fork::ForkOrigin;
 use super::messages::Messages;
 use super::problem::Problem;
 use super::records::Records;
@@ -27,6 +28,7 @@ pub(super) struct AuditReconciler {
     messages: Messages,
     retention: Retention,
     records: Records,
+    origin: ForkOrigin,
     is_shredding_audited: bool,
     first_shredded: Option<BoundaryId>,
 }
@@ -39,6 +41,7 @@ impl AuditReconciler {
         self.waits.add_audit_row(row);
         self.messages.add_audit_row(row);
         self.retention.add_audit_row(row);
+        self.origin.add_audit_row(row);
         self.is_shredding_audited |= row.kind == kind::SHREDDED;
     }
 
@@ -49,6 +52,7 @@ impl AuditReconciler {
         }
         self.retention.add_boundary(boundary);
         self.records.add_boundary(boundary);
+        self.origin.add_boundary(boundary);
         if boundary.payload_loss == Some(PayloadLoss::Shredded) {
             self.first_shredded.get_or_insert(boundary.decoded.id());
         }
@@ -74,6 +78,11 @@ impl AuditReconciler {
         self.messages.end(run)
     }
 
+    /// Whether the run is past its retention, so that its records may be missing.
+    pub fn is_over(&self) -> bool {
+        self.retention.is_over()
+    }
+
     /// Whether payloads were shredded.
     pub fn is_shredded(&self) -> bool {
         self.first_shredded.is_some()
@@ -84,7 +93,8 @@ impl AuditReconciler {
         let what = "nobody can read its payloads, and the audit does not say that they were shredded";
         let unaudited = self.first_shredded.filter(|_| !self.is_shredding_audited);
         let unaudited = unaudited.map(|boundary_id| Problem::of(run, boundary_id.to_string(), what));
-        self.claims.undone(run, &self.undone).chain(self.retention.end(run)).chain(unaudited)
+        let origin = self.origin.end(run);
+        self.claims.undone(run, &self.undone).chain(self.retention.end(run)).chain(unaudited).chain(origin)
     }
 
     /// To be called after the last call and audit row.

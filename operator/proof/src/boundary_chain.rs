@@ -122,7 +122,7 @@ impl BoundaryChain {
     fn parent(&mut self, boundary: &StoredBoundary, boundary_id: BoundaryId) -> Result<i64, &'static str> {
         let live = !boundary.undone;
         let Some(parent) = boundary.decoded.parent else {
-            if boundary_id.turn != 1 {
+            if boundary_id.turn != 1 && boundary.decoded.row.forked_from.is_none() {
                 return Err("it names no boundary before it");
             }
             if live && std::mem::replace(&mut self.has_first, true) {

@@ -49,6 +49,22 @@ impl<'de, const N: usize> Deserialize<'de> for Bytes<N> {
     }
 }
 
+/// Any number of bytes in base64.
+#[derive(Clone, Debug)]
+pub struct Base64(pub Vec<u8>);
+
+impl Serialize for Base64 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Base64 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map(Self).map_err(de::Error::custom)
+    }
+}
+
 /// Bytes in base64 without padding, for lines that must be short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpadded<const N: usize>(pub [u8; N]);

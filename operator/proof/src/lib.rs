@@ -16,6 +16,7 @@ pub mod bundle;
 mod calls;
 mod check;
 mod encoding;
+mod fork;
 mod integrity_scan;
 mod merkle;
 mod messages;

@@ -80,7 +80,7 @@ impl Records {
 
     /// Adds a stored record; after all batches, in the order of the keys.
     pub fn add_record(&mut self, record: StoredRecord) {
-        let StoredRecord { at, entry_id, boundary: boundary_id, value, damage } = record;
+        let StoredRecord { at, entry_id, boundary: boundary_id, value, text: _, damage } = record;
         let key = (at.space, at.key);
         if self.wrong.contains(&key) {
             return;

@@ -1,14 +1,14 @@
 //! Act: performs the effects of a decision, one after the other. Makes no decision itself.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dalsegno_core::attribution::{self, Request};
 use dalsegno_core::remedy::MAX_CALLS;
-use dalsegno_core::{Announcement, Decision, Effect, EffectResult, EventSpec, ObservedHead};
+use dalsegno_core::{Announcement, Decision, Effect, EffectResult, EventSpec, ForkProgress, ObservedHead};
 use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::{
-    Attempt, BudgetReset, Created, Ending, NewRun, NextStep, Recorded, Rewind, Rewound, RunId, RunRecord,
-    Template,
+    Attempt, BudgetReset, Created, Ending, ForkRequest, ForkState, Forked, NewRun, NextStep, Recorded,
+    Rewind, Rewound, RunId, RunRecord, Sizes, Template,
 };
 use dalsegno_proof::verify::{self, Checkpoint};
 use kube::ResourceExt;
@@ -85,7 +85,7 @@ pub async fn perform(
 ) -> Result<Option<EffectResult>> {
     let store = runtime.store();
     match effect {
-        Effect::CreateRun { reset_generation, deadlines, on_prior } => {
+        Effect::CreateRun { reset_generation, rewind_generation, is_fork, deadlines, on_prior } => {
             let namespace = run.namespace().ok_or(Error::MissingMetadata("namespace"))?;
             let new = NewRun {
                 id: Uuid::now_v7(),
@@ -94,6 +94,8 @@ pub async fn perform(
                 name: run.name_any(),
                 object_uid: run.uid().ok_or(Error::MissingMetadata("UID"))?,
                 reset_generation,
+                rewind_generation,
+                is_fork,
                 deadlines,
                 on_prior,
             };
@@ -121,6 +123,20 @@ pub async fn perform(
         }
         Effect::VerifyHead(row) => verify_head(runtime, run, *row).await,
         Effect::Rewind(id, rewind) => rewind_run(runtime, id, &rewind).await,
+        Effect::RequestRewind(id, request) => {
+            tracing::warn!(generation = request.generation, turn = request.to_turn, "a rewind was requested");
+            updated(store.request_rewind(id, &request).await, "rewinding the run")
+        }
+        Effect::StepBack(id, step) => {
+            Ok(Some(match store.step_back(id, &step).await.map_err(Error::store("going back one turn"))? {
+                Rewound::Done(row) => {
+                    tracing::warn!(from = %step.from, "attempts keep dying at this checkpoint: going back one turn");
+                    EffectResult::Row(row)
+                }
+                Rewound::Refused(_) => EffectResult::StepBackRefused,
+            }))
+        }
+        Effect::Fork(id, request) => fork_run(runtime, id, &request).await,
         Effect::CreateWorker { run: id, attempt, pod, revision, document } => {
             // Stored before each pod, even if it was stored before: the attempt may be over by now, or the database may
             // have been restored from a backup.
@@ -244,6 +260,48 @@ async fn rewind_run(
         Rewound::Done(row) => Ok(Some(EffectResult::Row(row))),
         // The row has changed since it was read.
         Rewound::Refused(_) => Err(Error::Conflict),
+    }
+}
+
+/// Name of one step of a fork for metrics and crash tests.
+const FORK_STEP: &str = "fork-step";
+
+/// Longest time that one reconcile copies for a fork.
+const FORK_TIME: Duration = Duration::from_secs(2);
+
+/// Copies for a fork until it is done or refused, or the time is up. The state is read within the same memory limit as
+/// an attach of the gateway.
+async fn fork_run(
+    runtime: &impl WorkerRuntime,
+    run: RunId,
+    request: &ForkRequest,
+) -> Result<Option<EffectResult>> {
+    let store = runtime.store();
+    let (started, mut parent) = (Instant::now(), None);
+    loop {
+        let sizes = match parent {
+            Some(parent) => store.sizes(parent).await.map_err(Error::store("reading the size of a fork"))?,
+            None => Sizes::default(),
+        };
+        let _permit = runtime.state_reads().acquire(&sizes).await;
+        runtime.before_effect(FORK_STEP);
+        let forked = store.fork(run, request).await.map_err(Error::store("forking a run"))?;
+        runtime.after_effect(FORK_STEP);
+        match forked {
+            Forked::Refused(refusal) => {
+                return Ok(Some(EffectResult::Fork(ForkProgress::Refused(refusal))));
+            }
+            Forked::Step(row) => {
+                let fork = row.fork.as_ref().filter(|fork| fork.state == ForkState::Copying);
+                let Some(fork) = fork.filter(|_| row.finish.is_none()) else {
+                    return Ok(Some(EffectResult::Row(row)));
+                };
+                if started.elapsed() > FORK_TIME {
+                    return Ok(Some(EffectResult::Fork(ForkProgress::Copying)));
+                }
+                parent = fork.parent;
+            }
+        }
     }
 }
 

@@ -62,6 +62,8 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         queue_position: queue_position(ctx, run, &key, max_concurrent_runs),
         name_taken: None,
         calls_to_settle: None,
+        fork: None,
+        step_back_refused: false,
         approvals: Some(ObservedApprovals::cached(ctx.approvals.of(&uid), ctx.policies.state())),
         cli: ctx.cli.clone(),
         gateway_url: ctx.gateway_url.clone(),

@@ -112,6 +112,8 @@ impl WorkerRuntime for LocalRuntime {
             queue_position: None,
             name_taken: None,
             calls_to_settle: None,
+            fork: None,
+            step_back_refused: false,
             approvals: Some(ObservedApprovals::without_objects()),
             cli: CliLocation::Local { store_url: self.url.clone() },
             gateway_url: self.gateway_url.clone(),

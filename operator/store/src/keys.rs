@@ -85,7 +85,6 @@ impl WriteCipher {
     }
 
     /// The wrapped data key; `None` if nothing is sealed.
-    #[cfg(feature = "postgres")]
     pub fn data_key(&self) -> Option<&Arc<[u8]>> {
         self.data_key.as_ref()
     }

@@ -33,6 +33,7 @@ mod compaction;
 mod db_error;
 mod encoded_ops;
 mod events;
+mod fork;
 pub mod keys;
 mod measured;
 mod messages;

@@ -38,6 +38,7 @@ mod data_keys;
 mod deadline_poll;
 mod events;
 mod failure;
+mod fork;
 mod grants;
 mod heartbeats;
 mod messages;

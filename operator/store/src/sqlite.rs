@@ -49,6 +49,7 @@ mod disk_fault;
 mod disk_limits;
 mod events;
 mod files;
+mod fork;
 mod heartbeats;
 mod lock;
 mod message_statements;

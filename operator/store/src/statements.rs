@@ -20,7 +20,7 @@ macro_rules! boundary_columns {
         $crate::statements::columns_of!($table:
             run turn boundary epoch parent_turn parent_boundary parent_epoch parent_hash content_hash attempt position
             commit_id digest at ops ops_digest is_full events events_digest records_digest event_count tokens_in
-            tokens_out tool_calls cost_micro_usd trigger_word undone dropped
+            tokens_out tool_calls cost_micro_usd trigger_word undone dropped forked_run forked_turn forked_hash
         )
     };
 }
@@ -177,6 +177,43 @@ pub(crate) const CALLS_TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs O
        AND (calls.key_refused \
          OR calls.policy = 'ask' AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended')) \
      ORDER BY calls.ordinal LIMIT $2";
+
+/// Ids of the calls of the run `$1` that may have changed something in the turn `$2` or a later one, in order: not
+/// `readOnly`, and completed or of unknown outcome. Calls have no branch: those of undone turns are among them.
+pub(crate) const EFFECTS_SINCE: &str = "SELECT id FROM calls WHERE run = $1 AND policy <> 'readOnly' \
+     AND state IN ('started', 'completed') AND (turn >= $2 OR touched_turn >= $2) ORDER BY ordinal";
+
+/// Whether a boundary with the content hash `$2` is on the live branch of the run `$1`.
+pub(crate) const IS_LIVE: &str = "SELECT EXISTS ( \
+         SELECT 1 FROM boundaries WHERE run = $1 AND content_hash = $2 AND NOT undone \
+     ) AS is_live";
+
+/// The result of the turn `$2` on the live branch of the run `$1`, if the state after it and the records of that time
+/// are in the store.
+pub(crate) const FORK_POINT: &str = "SELECT b.epoch, b.attempt, b.content_hash FROM boundaries b JOIN runs r ON r.id = b.run \
+     WHERE b.run = $1 AND b.turn = $2 AND b.boundary = 2 AND NOT b.undone \
+       AND r.expired_at IS NULL AND NOT r.emptied \
+       AND (r.dropped_turn IS NULL OR (b.turn, b.boundary) >= (r.dropped_turn, r.dropped_boundary))";
+
+/// A page of what the keys of the run `$1` held after the result of the turn `$2`: after the record `$3` `$4` `$5`, at
+/// most `$6` records, or one record more than `$7` bytes.
+pub(crate) const RECORDS_AT: &str = "WITH page AS ( \
+         SELECT space, key, seq, sum(size) \
+             OVER (ORDER BY space, key, seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM ( \
+             SELECT space, key, seq, size FROM records h \
+             WHERE h.run = $1 AND NOT h.undone AND h.op <> 'delete' AND (h.turn, h.boundary) <= ($2, 2) \
+               AND (h.space, h.key, h.seq) > ($3, $4, $5) \
+               AND h.seq >= coalesce(( \
+                   SELECT max(o.seq) FROM records o \
+                   WHERE o.run = h.run AND o.space = h.space AND o.key = h.key AND o.op IN ('put', 'delete') \
+                     AND NOT o.undone AND (o.turn, o.boundary) <= ($2, 2) \
+               ), 0) \
+             ORDER BY space, key, seq LIMIT $6 \
+         ) AS next \
+     ) \
+     SELECT r.space, r.key, r.seq, r.entry_id, r.value FROM page JOIN records r USING (space, key, seq) \
+     WHERE r.run = $1 AND coalesce(page.before, 0) < $7 ORDER BY r.space, r.key, r.seq";
 
 /// SQL: a wait of the live branch with its answer. The parameters are the run and the id.
 pub(crate) static WAITS: LazyLock<String> = LazyLock::new(|| {

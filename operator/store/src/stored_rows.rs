@@ -5,7 +5,7 @@ use dalsegno_protocol::Call;
 use dalsegno_model::read_transaction::{RecordKey, StoredCall, StoredRecord};
 
 use crate::db_error::{DbError, DbResult};
-use dalsegno_format::records::stored_digest;
+use dalsegno_format::records::stored_value;
 use dalsegno_format::seal::{AadContext, PayloadCipher};
 use dalsegno_model::Error;
 
@@ -16,15 +16,16 @@ pub(crate) const PAGE_ROWS: i64 = 500;
 
 /// A record without the digest of its value.
 pub(crate) trait ReadRecord: Sized {
-    /// Adds the digest of the stored value, or the reason why it cannot be read.
+    /// Adds the stored value and its digest, or the reason why it cannot be read.
     fn with(self, stored: &[u8], cipher: &PayloadCipher) -> DbResult<Self>;
 }
 
 impl ReadRecord for StoredRecord {
     fn with(self, stored: &[u8], cipher: &PayloadCipher) -> DbResult<Self> {
         let RecordKey { space, key, seq: _ } = &self.at;
-        match stored_digest(stored, AadContext::Record(space, key, self.entry_id.as_deref()), cipher) {
-            Ok(value) => Ok(Self { value, ..self }),
+        match stored_value(stored, AadContext::Record(space, key, self.entry_id.as_deref()), cipher) {
+            Ok(Some((text, value))) => Ok(Self { value: Some(value), text: Some(text), ..self }),
+            Ok(None) => Ok(self),
             Err(Error::Corrupt { detail, .. }) => Ok(Self { damage: Some(detail), ..self }),
             Err(error) => Err(error.into()),
         }

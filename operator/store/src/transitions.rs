@@ -19,11 +19,13 @@ mod announce;
 mod answer_wait;
 mod attach;
 mod change;
+mod copied;
 mod create;
 mod end;
 mod end_attempt;
 mod finish;
 mod forgive_end;
+mod fork;
 mod mark_deleted;
 mod open_wait;
 mod outbox;
@@ -35,6 +37,7 @@ mod record_purge;
 mod record_scheduled;
 mod refuse_decision;
 mod request_cancel;
+mod request_rewind;
 mod reset_budget;
 mod rewind;
 mod send_message;
@@ -49,18 +52,20 @@ mod worker;
 
 use std::collections::BTreeMap;
 
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{Boundary, Policy};
 
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use announce::Announce;
 pub(crate) use answer_wait::AnswerWait;
 pub(crate) use attach::Attach;
 pub(crate) use change::{AuditEntry, AuditEvent, Change, Decision, MovedRateLimit, WriteSet};
+pub(crate) use copied::{CopiedRecords, NewBase};
 pub(crate) use create::{Abandon, Adopt, CreateStep, OWN_OR_PRIOR_RUN, create, next_create_step};
 pub(crate) use end::{finish_detail, set_finished};
 pub(crate) use end_attempt::EndAttempt;
 pub(crate) use finish::Finish;
 pub(crate) use forgive_end::ForgiveEnd;
+pub(crate) use fork::{AcceptFork, CopyRecords, EncodedBase, EndFork, ForkPoint, copied_to};
 pub(crate) use mark_deleted::MarkDeleted;
 pub(crate) use open_wait::OpenWait;
 pub(crate) use outbox::{OutboxEntry, announce_object_sql, held_object};
@@ -72,6 +77,7 @@ pub(crate) use record_purge::{PurgeRecord, RecordPurge};
 pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use refuse_decision::RefuseDecision;
 pub(crate) use request_cancel::RequestCancel;
+pub(crate) use request_rewind::{RequestRewind, UndoQuery};
 pub(crate) use reset_budget::ResetBudget;
 pub(crate) use send_message::SendMessage;
 pub(crate) use settings::{SetDeadlines, SetLimits, SetRetention};
@@ -115,6 +121,8 @@ pub(crate) enum Needs<'a> {
     Nothing,
     /// The boundaries of the live branch, beginning at this one, and the messages that later ones have taken.
     BoundariesFrom(BoundaryId),
+    /// What a rewind by turns needs.
+    Undo(UndoQuery),
     /// A call, and the bytes of all open calls.
     Call(&'a str),
     /// The message with this id.
@@ -161,8 +169,13 @@ pub(crate) struct Rows {
     pub of_run: RunRows,
     /// The number of started calls, by policy.
     pub started: BTreeMap<Policy, i64>,
-    /// For [`Needs::BoundariesFrom`]. Then the attempts include the one that committed the first of these boundaries.
+    /// For [`Needs::BoundariesFrom`] and [`Needs::Undo`]. Then the attempts include the one that committed the boundary
+    /// that becomes the head.
     pub boundaries: Vec<LiveBoundary>,
+    /// For [`Needs::Undo`]: ids of the calls of later turns that may have changed something.
+    pub effects: Vec<String>,
+    /// For [`Needs::Undo`]: whether the boundary that it names is on the live branch.
+    pub has_if_head: bool,
     /// For [`Needs::Call`].
     pub call: Option<CallRow>,
     /// Bytes of all open calls, for [`Needs::Call`].
@@ -177,7 +190,7 @@ pub(crate) struct Rows {
     pub unread_message: Option<i64>,
     /// For [`Needs::Message`].
     pub message: Option<MessageRef>,
-    /// For [`Needs::BoundariesFrom`]: the messages that boundaries after it have taken.
+    /// For [`Needs::BoundariesFrom`] and [`Needs::Undo`]: the messages that boundaries after it have taken.
     pub taken_since: TakenSince,
 }
 
@@ -203,6 +216,8 @@ impl Rows {
             of_run,
             started,
             boundaries: Vec::new(),
+            effects: Vec::new(),
+            has_if_head: false,
             call: None,
             open_calls: 0,
             last_audit: None,
@@ -217,6 +232,12 @@ impl Rows {
     /// Whether boundaries have taken messages.
     pub fn has_taken_messages(&self) -> bool {
         self.of_run.run.inbox > self.of_run.run.unread
+    }
+
+    /// The result of this turn on the live branch.
+    pub fn result_of_turn(&self, turn: i32) -> Option<BoundaryId> {
+        let mut ids = self.boundaries.iter().map(|boundary| boundary.id);
+        ids.find(|id| (id.turn, id.boundary) == (turn, Boundary::Result))
     }
 
     /// The attempt that committed this boundary, if it was not read yet.

@@ -33,6 +33,8 @@ async fn working_run(store: &dyn Store) -> RunId {
         name: "run".into(),
         object_uid: "object".into(),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines { heartbeat_ms: 1_000, start_ms: 1_000, progress_ms: 1_000, suspend_ms: 1_000 },
         on_prior: OnPrior::Hold,
     };
@@ -360,6 +362,13 @@ const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      ALTER TABLE runs DROP COLUMN limit_cost; ALTER TABLE runs DROP COLUMN limit_active_ms; \
      ALTER TABLE runs DROP COLUMN limit_reached_at; ALTER TABLE runs DROP COLUMN active_ms; \
      DROP TABLE outbox; ALTER TABLE runs DROP COLUMN limits_near; ALTER TABLE runs DROP COLUMN announced; \
+     ALTER TABLE runs DROP COLUMN observed_rewind_generation; ALTER TABLE runs DROP COLUMN rewind_result; \
+     ALTER TABLE runs DROP COLUMN fork_state; ALTER TABLE runs DROP COLUMN fork_parent; \
+     ALTER TABLE runs DROP COLUMN fork_turn; ALTER TABLE runs DROP COLUMN fork_epoch; \
+     ALTER TABLE runs DROP COLUMN fork_hash; ALTER TABLE runs DROP COLUMN fork_space; \
+     ALTER TABLE runs DROP COLUMN fork_key; ALTER TABLE runs DROP COLUMN fork_seq; \
+     ALTER TABLE boundaries DROP COLUMN forked_run; ALTER TABLE boundaries DROP COLUMN forked_turn; \
+     ALTER TABLE boundaries DROP COLUMN forked_hash; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
 
 #[tokio::test]

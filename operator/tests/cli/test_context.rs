@@ -105,6 +105,8 @@ pub async fn create_run(store: &dyn Store, finished: bool) -> RunId {
         name: "agent".into(),
         object_uid: Uuid::new_v4().to_string(),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

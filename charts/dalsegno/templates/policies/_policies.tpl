@@ -44,6 +44,13 @@ system:serviceaccount:{{ .Release.Namespace }}:dalsegno
     ? dyn(object.spec).recovery.resetGeneration : 0)
     != (has(dyn(oldObject.spec).recovery) && has(dyn(oldObject.spec).recovery.resetGeneration)
     ? dyn(oldObject.spec).recovery.resetGeneration : 0)
+- name: rewind
+  annotation: dalsegno.dev/rewind-by
+  keep: true
+  changed: >-
+    variables.isRun && oldObject != null
+    && (has(dyn(object.spec).rewind) ? dyn(object.spec).rewind : dyn({}))
+    != (has(dyn(oldObject.spec).rewind) ? dyn(oldObject.spec).rewind : dyn({}))
 - name: spec
   annotation: dalsegno.dev/spec-by
   changed: >-
@@ -100,7 +107,7 @@ mutations:
     jsonPatch:
       expression: >-
         (!has(object.metadata.annotations) && (variables.modeBy != '' || variables.resetBy != ''
-        || variables.specBy != '' || variables.creatorBy != '')
+        || variables.rewindBy != '' || variables.specBy != '' || variables.creatorBy != '')
         ? [JSONPatch{op: 'add', path: '/metadata/annotations', value: {}}] : [])
         {{- range (include "dalsegno.stampList" . | fromYamlArray) }}
         + (variables.{{ .name }}By != ''

@@ -1,6 +1,7 @@
 //! Decides the state of a run and what to do next. Read it from the top: the first rule that applies decides.
 
 mod finish;
+mod fork;
 mod plan;
 mod reserved;
 mod start;
@@ -19,6 +20,7 @@ use crate::late_node_loss;
 use crate::observed::Observed;
 use crate::orphaned_pods;
 use crate::recovery::Hold;
+use crate::rewind;
 use crate::run_stage::{RunStage, ready_until};
 use crate::settings::Settings;
 use crate::status::{self, StatusInput, events};
@@ -152,6 +154,8 @@ fn create_run(run: &AgentRun, observed: &Observed) -> Plan {
     let settings = Settings::of(run, &observed.agent);
     Plan::act(Effect::CreateRun {
         reset_generation: reset_generation(run).unwrap_or_default(),
+        rewind_generation: run.spec.rewind.as_ref().map_or(0, |it| it.generation),
+        is_fork: run.spec.resume_from.is_some(),
         deadlines: settings.deadlines,
         on_prior: settings.on_prior,
     })
@@ -190,6 +194,10 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
             (false, Some(_)) => return Plan::act(Effect::Resume(row.id)),
             (true, Some(_)) | (false, None) => {}
         }
+    }
+    // A cancel is final: the run does not go back.
+    if let Some(request) = rewind::requested(run, row).filter(|_| row.cancel.is_none()) {
+        return Plan::act(Effect::RequestRewind(row.id, request));
     }
     if row.needs_clock() {
         return Plan::act(Effect::SettleTime(row.id));

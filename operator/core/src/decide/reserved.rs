@@ -4,6 +4,7 @@ use dalsegno_crds::{Cause, Reason, names};
 use dalsegno_model::{Class, NextStep, PodRecord, RunRecord};
 
 use super::finish::{cancelled, failed};
+use super::fork;
 use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
 use crate::decision::Effect;
 use crate::end::End;
@@ -13,6 +14,7 @@ use crate::observed::{NameHolder, ObservedPod};
 use crate::orphaned_pods;
 use crate::pod::{self, annotation};
 use crate::recovery::{self, Hold};
+use crate::rewind;
 use crate::run_stage::RunStage;
 use crate::temporary_holds::{self, StartTemplate};
 use crate::version::{self, Choice, ChosenTemplate};
@@ -26,6 +28,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     }
     if row.cancel.is_some() {
         return cancelled(row, "before it had a worker");
+    }
+    if let Some(plan) = fork::plan(ctx) {
+        return plan;
     }
     // The definition's defaults may set the limits, so no limit is checked without them.
     let Some(agent) = observed.agent() else {
@@ -69,6 +74,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     if let Some(position) = observed.queue_position.filter(|_| has_had_no_pod(row)) {
         return Plan::wait(RunStage::Queued(position));
     }
+    if let Some(step) = rewind::step_back(row, settings).filter(|_| !observed.step_back_refused) {
+        return Plan::act(Effect::StepBack(row.id, step));
+    }
     match head_check::check(row, observed.head.as_ref(), settings.on_corrupt_checkpoint) {
         HeadCheck::Valid => create_pod(ctx, &template),
         HeadCheck::Unverified => Plan::act(Effect::VerifyHead(Box::new(row.clone()))),
@@ -79,7 +87,8 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
 
 /// Whether no attempt of the run has had a pod.
 fn has_had_no_pod(row: &RunRecord) -> bool {
-    row.head.is_none() && row.past.iter().all(|it| it.pod_uid.is_none())
+    // The first boundary of a fork is of an attempt of another run.
+    row.head.as_ref().is_none_or(|head| head.attempt == 0) && row.past.iter().all(|it| it.pod_uid.is_none())
 }
 
 fn create_pod(ctx: &Context<'_>, template: &ChosenTemplate) -> Plan {

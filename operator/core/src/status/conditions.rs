@@ -11,6 +11,7 @@ use crate::observed::{Observed, ObservedPod};
 use crate::pod::annotation;
 use crate::recovery::{Hold, describe_last_end, describe_recovery, recovery_reason};
 use crate::remedy::{self, HeldRun};
+use crate::rewind;
 use crate::run_stage::{RunStage, current_suspend, end_of, ready_until, waiting_reason};
 use crate::text;
 
@@ -49,6 +50,7 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
             builder.version(row, pod, stage);
             builder.suspended(row, stage);
             builder.waiting(row, stage);
+            builder.rewound(run, row);
             match stage {
                 RunStage::Held(hold) => builder.held(hold, &remedy(hold)),
                 _ => builder.control(row, stage),
@@ -73,7 +75,13 @@ impl ConditionsBuilder<'_> {
         self.keep(ConditionType::Held, Reason::StoreUnavailable);
         let message = format!("{error}; no pod is replaced and nothing is charged in the meantime");
         self.set_once(ConditionType::Ready, ConditionStatus::Unknown, Reason::StoreUnavailable, &message);
-        for kind in [ConditionType::Suspended, ConditionType::Waiting, ConditionType::Reconciling] {
+        let optional = [
+            ConditionType::Suspended,
+            ConditionType::Waiting,
+            ConditionType::Rewound,
+            ConditionType::Reconciling,
+        ];
+        for kind in optional {
             let before = self.before(kind).cloned();
             self.new.extend(before);
         }
@@ -97,6 +105,8 @@ impl ConditionsBuilder<'_> {
                 self.set(kind, false, Reason::Held, "");
             }
         }
+        let rewound = self.before(ConditionType::Rewound).cloned();
+        self.new.extend(rewound);
         self.held(hold, remedy);
     }
 
@@ -134,6 +144,13 @@ impl ConditionsBuilder<'_> {
         }
     }
 
+    /// Present once a rewind was requested.
+    fn rewound(&mut self, run: &AgentRun, row: &RunRecord) {
+        if let Some(rewind::Outcome { is_done, reason, message }) = rewind::outcome(run, row) {
+            self.set(ConditionType::Rewound, is_done, reason, &message);
+        }
+    }
+
     fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
         match stage {
             RunStage::Running => self.set(ConditionType::WorkerReady, true, Reason::Attached, ""),
@@ -148,6 +165,7 @@ impl ConditionsBuilder<'_> {
             RunStage::Queued(position) => {
                 self.set(ConditionType::WorkerReady, false, Reason::Queued, &waits_in_queue(*position));
             }
+            RunStage::Forking => self.set(ConditionType::WorkerReady, false, Reason::Forking, ""),
             RunStage::BackingOff(at) => {
                 self.set(ConditionType::WorkerReady, false, Reason::BackingOff, &waits_until(row, *at));
             }
@@ -237,6 +255,7 @@ impl ConditionsBuilder<'_> {
             }
             (RunStage::Starting(reason, message), _) => (*reason, message.clone()),
             (RunStage::Queued(position), _) => (Reason::Queued, waits_in_queue(*position)),
+            (RunStage::Forking, _) => (Reason::Forking, String::new()),
             (RunStage::BackingOff(at), why) => (why.unwrap_or(Reason::BackingOff), waits_until(row, *at)),
             _ => (Reason::BackingOff, describe_last_end(row)),
         };

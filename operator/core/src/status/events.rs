@@ -21,6 +21,7 @@ pub(crate) fn of(run: &AgentRun, new: &AgentRunStatus) -> Vec<EventSpec> {
     let mut events = change.attempts_ended();
     events.extend(change.budget_reset());
     events.extend(change.rewound());
+    events.extend(change.rewind_refused());
     if let Some(attempt) = attempt {
         events.extend(change.pod_created(attempt));
         events.extend(change.version_allowed(attempt));
@@ -97,6 +98,20 @@ impl Change<'_> {
             let note =
                 format!("the run was rewound from turn {was} to turn {is}; the later turns are discarded");
             event(EventLevel::Warning, EventReason::Rewound.as_str(), format!("Rewind{is}"), note)
+        })
+    }
+
+    /// A requested rewind was refused.
+    fn rewind_refused(&self) -> Option<EventSpec> {
+        let is_false = |it: &&Condition| has_status(it, ConditionStatus::False);
+        let refused = self.after(ConditionType::Rewound).filter(is_false)?;
+        let is_known = self.before(ConditionType::Rewound).is_some_and(|old| old.message == refused.message);
+        let generation = self.run.spec.rewind.as_ref().map_or(0, |it| it.generation);
+        (!is_known).then(|| {
+            let note = text::keep_both_ends(&refused.message, text::EVENT_NOTE_BYTES);
+            let refused =
+                event(EventLevel::Warning, &refused.reason, format!("RefuseRewind{generation}"), note);
+            EventSpec { log: "a requested rewind was refused".to_owned(), ..refused }
         })
     }
 

@@ -1,14 +1,17 @@
 //! The part of the status that mirrors the store's row.
 
 use dalsegno_crds::{
-    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, LimitStatus, RecoveryStatus, ResultStatus,
-    UsageStatus, WaitStatus, WaitingStatus,
+    AgentRunStatus, AttemptEnd, AttemptStatus, CheckpointStatus, ForkStatus, LimitStatus, RecoveryStatus,
+    ResultStatus, RewindStatus, UsageStatus, WaitStatus, WaitingStatus,
 };
-use dalsegno_model::{Attempt, Class, FinishRow, LimitUse, OpenWait, RunOutcome, RunRecord};
+use dalsegno_model::{
+    Attempt, Class, FinishRow, ForkRefusal, ForkRow, LimitUse, OpenWait, RewindRefusal, RunOutcome, RunRecord,
+};
 use dalsegno_protocol::{Limits, WaitKind, nesting::deeper_than};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::observed::ForkProgress;
 use crate::recovery::in_units_of_spec;
 use crate::run_stage::RunStage;
 
@@ -36,6 +39,7 @@ pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunS
         tool_calls: row.usage.tool_calls,
         cost_micro_usd: row.usage.cost_micro_usd,
     });
+    status.rewind = rewind(row);
     status.limits = row.recorded_limit_uses().into_iter().map(limit).collect();
     if status.start_time.is_none() {
         status.start_time = attempts(row).filter_map(|it| it.attached_at).min().map(time);
@@ -45,6 +49,33 @@ pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunS
         // An end never changes. The API server may have changed the spelling of the output, so the first one is kept.
         status.result.get_or_insert_with(|| result(finish));
     }
+}
+
+/// What became of the last request to rewind. `None`: there was none, not even at creation.
+fn rewind(row: &RunRecord) -> Option<RewindStatus> {
+    let result = row.rewind.as_ref();
+    (row.observed_rewind_generation > 0 || result.is_some()).then(|| RewindStatus {
+        observed_generation: row.observed_rewind_generation,
+        to_turn: result.map(|it| it.to_turn),
+        effects: match result.and_then(|it| it.refused.as_ref()) {
+            Some(RewindRefusal::Effects(effects)) => effects.calls.clone(),
+            Some(RewindRefusal::TurnNotAvailable(_) | RewindRefusal::HeadChanged { .. }) | None => Vec::new(),
+        },
+    })
+}
+
+/// What the run was forked from, and which calls the fork is held for.
+pub(super) fn fork(row: &RunRecord, progress: Option<&ForkProgress>) -> Option<ForkStatus> {
+    let ForkRow { state: _, parent, turn, content_hash } = row.fork.clone()?;
+    Some(ForkStatus {
+        run: parent.map(|run| run.to_string()),
+        turn,
+        content_hash,
+        effects: match progress {
+            Some(ForkProgress::Refused(ForkRefusal::Effects(effects))) => effects.calls.clone(),
+            Some(ForkProgress::Refused(_) | ForkProgress::Copying) | None => Vec::new(),
+        },
+    })
 }
 
 fn limit(of: LimitUse) -> LimitStatus {

@@ -239,6 +239,8 @@ async fn create_run(store: &dyn Store, name: &str) -> RunId {
         name: name.into(),
         object_uid: format!("uid-{name}"),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

@@ -250,6 +250,8 @@ async fn create_as(store: &dyn Store, namespace: &str, name: &str, object_uid: S
         name: name.into(),
         object_uid,
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

@@ -193,6 +193,9 @@ forward! {
         async fn runs_to_expire(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn expire(&self, run: RunId, rows: u32) -> Result<Dropped>;
         async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
+        async fn request_rewind(&self, run: RunId, request: &RewindRequest) -> Result<RunRecord>;
+        async fn step_back(&self, run: RunId, step: &StepBack) -> Result<Rewound>;
+        async fn fork(&self, run: RunId, request: &ForkRequest) -> Result<Forked>;
         async fn mark_deleted(&self, object_uid: &str, asked: &RequestedBy) -> Result<()>;
         async fn put_revision(&self, run: RunId, attempt: i32, template: &Template) -> Result<Recorded>;
         async fn delete_unused_revisions(&self, rows: u32) -> Result<u64>;

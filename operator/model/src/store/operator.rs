@@ -5,9 +5,10 @@ use uuid::Uuid;
 
 use crate::{
     Answered, BudgetReset, Created, DeadlinePoll, Deadlines, Dropped, DueNotifications, Ending, Forgiveness,
-    HeadsToAnchor, HoldNotice, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun, NextStep,
-    NotificationResult, ObjectHold, PodRecord, PollSince, Recorded, RefusedDecision, RequestedBy, Result,
-    Retention, Rewind, Rewound, RunId, RunLimits, RunRecord, Template, WaitAnswer,
+    ForkRequest, Forked, HeadsToAnchor, HoldNotice, Identity, LookUp, NamespaceUsage, NewAnchor, NewRun,
+    NextStep, NotificationResult, ObjectHold, PodRecord, PollSince, Recorded, RefusedDecision, RequestedBy,
+    Result, Retention, Rewind, RewindRequest, Rewound, RunId, RunLimits, RunRecord, StepBack, Template,
+    WaitAnswer,
 };
 
 /// The operator's calls: each transition of a run, what is due in any run, and what is past its retention.
@@ -119,6 +120,21 @@ pub trait Operator: Send + Sync + 'static {
     /// Refused ([`Rewound::Refused`]) if there is no such boundary, or if the epoch is no longer [`Rewind::epoch`];
     /// so a repeated rewind changes nothing. A run is never rewound to a boundary before [`RunRecord::dropped_to`].
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound>;
+
+    /// A person's rewind to the end of an earlier turn: made as by [`Self::rewind`], or refused. Either way the request
+    /// is observed, and the same request again changes nothing. [`crate::RunRecord::rewind`] says what became of it.
+    ///
+    /// A run that is over is never changed.
+    async fn request_rewind(&self, run: RunId, request: &RewindRequest) -> Result<RunRecord>;
+
+    /// Rewinds a run whose attempt is reserved to the result of the turn before its head. Refused
+    /// ([`Rewound::Refused`]) if the run has another epoch or head, if there is no such boundary, or if a call of the
+    /// turns that are undone may have changed something ([`crate::Effects`]).
+    async fn step_back(&self, run: RunId, step: &StepBack) -> Result<Rewound>;
+
+    /// One step of a fork: accepts it, copies one page of records, or copies the state and ends the fork. Safe to
+    /// repeat, and by several callers at once. Never changes the parent.
+    async fn fork(&self, run: RunId, request: &ForkRequest) -> Result<Forked>;
 
     /// Records that the AgentRun is being deleted on purpose: fences the row and closes it for good. Idempotent. A
     /// run that the store does not know is no error.

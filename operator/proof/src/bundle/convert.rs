@@ -1,18 +1,21 @@
 //! Converts between the lines of a bundle and the rows of a store.
 
+use dalsegno_format::header::sha256;
 use dalsegno_format::seal::{CallDigests, DigestKey};
 use dalsegno_model::read_transaction::{
-    HeadRef, RunHead, StoredBoundary, StoredCall, StoredMessage, StoredWait,
+    HeadRef, RecordKey, RunHead, StoredBatch, StoredBoundary, StoredCall, StoredMessage, StoredRecord,
+    StoredWait,
 };
-use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, OpenWait, PayloadLoss};
+use dalsegno_model::{AuditRow, BoundaryId, BoundaryRow, DecodedBoundary, ForkedFrom, OpenWait, PayloadLoss};
 use dalsegno_protocol::{Call, Message, RawValue, TakenBy};
 use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::lines::{
-    AuditLine, BoundaryIdLine, BoundaryLine, CallLine, HeadLine, MessageLine, RunLine, WaitLine,
+    AuditLine, BoundaryIdLine, BoundaryLine, CallLine, ForkedFromLine, HeadLine, MessageLine,
+    RecordBatchLine, RecordLine, RunLine, WaitLine,
 };
-use crate::encoding::{Bytes, Hash};
+use crate::encoding::{Base64, Bytes, Hash};
 
 impl From<&RunHead> for RunLine {
     fn from(run: &RunHead) -> Self {
@@ -32,6 +35,7 @@ impl From<&RunHead> for RunLine {
             }),
             audit_seq: run.audit_seq,
             audit_hash: Hash(run.audit_hash),
+            records_digest: run.records_digest.map(Hash),
         }
     }
 }
@@ -56,7 +60,7 @@ impl RunLine {
             }),
             audit_seq: self.audit_seq,
             audit_hash: self.audit_hash.0,
-            records_digest: None,
+            records_digest: self.records_digest.map(|hash| hash.0),
         })
     }
 }
@@ -105,6 +109,11 @@ impl From<StoredBoundary> for BoundaryLine {
             usage: row.usage,
             trigger: row.trigger,
             records_digest: row.records_digest.map(Hash),
+            forked_from: row.forked_from.map(|from| ForkedFromLine {
+                run: from.run,
+                turn: from.turn,
+                content_hash: Hash(from.content_hash),
+            }),
             undone,
             dropped: gone == Some(PayloadLoss::Dropped),
             shredded: gone == Some(PayloadLoss::Shredded),
@@ -141,6 +150,11 @@ impl BoundaryLine {
             usage: self.usage,
             trigger: self.trigger,
             records_digest: self.records_digest.map(|hash| hash.0),
+            forked_from: self.forked_from.map(|from| ForkedFrom {
+                run: from.run,
+                turn: from.turn,
+                content_hash: from.content_hash.0,
+            }),
         };
         let decoded = DecodedBoundary {
             row,
@@ -328,6 +342,46 @@ impl WaitLine {
             },
             damage: None,
         })
+    }
+}
+
+impl From<StoredBatch> for RecordBatchLine {
+    fn from(batch: StoredBatch) -> Self {
+        let StoredBatch { seq, boundary, undone, digest, batch, is_whole: _ } = batch;
+        let keyed = sha256(&batch) != digest;
+        Self { seq, boundary: boundary.into(), undone, digest: Hash(digest), batch: Base64(batch), keyed }
+    }
+}
+
+impl RecordBatchLine {
+    /// The batch in the form of a store's row.
+    pub fn stored(self) -> StoredBatch {
+        let Self { seq, boundary, undone, digest: Hash(digest), batch: Base64(batch), keyed } = self;
+        let is_whole = keyed || sha256(&batch) == digest;
+        StoredBatch { seq, boundary: boundary.id(), undone, digest, batch, is_whole }
+    }
+}
+
+impl From<StoredRecord> for RecordLine {
+    fn from(record: StoredRecord) -> Self {
+        let StoredRecord { at: RecordKey { space, key, seq }, entry_id, boundary, value, text, damage: _ } =
+            record;
+        let keyed = text.as_ref().zip(value).is_some_and(|(text, value)| sha256(text.as_bytes()) != value);
+        let (digest, boundary) = (value.map(Hash), boundary.into());
+        Self { space, key, seq, entry_id, boundary, value: text, digest, keyed }
+    }
+}
+
+impl RecordLine {
+    /// The record in the form of a store's row.
+    pub fn stored(self) -> StoredRecord {
+        let Self { space, key, seq, entry_id, boundary, value: text, digest, keyed } = self;
+        let value = match &text {
+            Some(text) if !keyed => Some(sha256(text.as_bytes())),
+            _ => digest.map(|hash| hash.0),
+        };
+        let at = RecordKey { space, key, seq };
+        StoredRecord { at, entry_id, boundary: boundary.id(), value, text, damage: None }
     }
 }
 

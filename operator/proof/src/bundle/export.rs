@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use dalsegno_model::read_transaction::{AuditKey, BoundaryKey, CallKey, RunHead, WaitKey, run_head};
+use dalsegno_model::read_transaction::{
+    AuditKey, BoundaryKey, CallKey, RecordKey, RunHead, WaitKey, run_head,
+};
 use dalsegno_model::{Digest, Error, ReadTransaction, Result, RunId};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -38,6 +40,8 @@ pub struct Export {
     calls: i64,
     waits: i64,
     messages: i64,
+    batches: i64,
+    records: i64,
     audit: i64,
 }
 
@@ -49,6 +53,8 @@ enum Stage {
     Calls(Option<CallKey>),
     Waits(Option<WaitKey>),
     Messages(i64),
+    Batches(i64),
+    Records(RecordKey),
     Audit(AuditKey),
     End,
     Done,
@@ -77,6 +83,8 @@ impl Export {
             calls: 0,
             waits: 0,
             messages: 0,
+            batches: 0,
+            records: 0,
             audit: 0,
         }))
     }
@@ -123,11 +131,28 @@ impl Export {
                     if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
                         return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
                     }
-                    self.next = page.last().map_or(Stage::Audit(AuditKey::before(run)), |it| {
-                        Stage::Messages(it.message.position)
-                    });
+                    self.next =
+                        page.last().map_or(Stage::Batches(0), |it| Stage::Messages(it.message.position));
                     self.messages += page.len() as i64;
                     page.into_iter().map(|it| Line::Message(Box::new(it.into()))).collect()
+                }
+                Stage::Batches(after) => {
+                    let page = self.reading.record_changes(run, after).await?;
+                    self.next =
+                        page.last().map_or(Stage::Records(RecordKey::default()), |it| Stage::Batches(it.seq));
+                    self.batches += page.len() as i64;
+                    page.into_iter().map(|it| Line::RecordBatch(Box::new(it.into()))).collect()
+                }
+                Stage::Records(after) => {
+                    let page = self.reading.records(run, &after).await?;
+                    if let Some(damage) = page.iter().find_map(|it| it.damage.as_ref()) {
+                        return Err(Error::Corrupt { operation: "exporting a run", detail: damage.clone() });
+                    }
+                    self.next = page
+                        .last()
+                        .map_or(Stage::Audit(AuditKey::before(run)), |it| Stage::Records(it.at.clone()));
+                    self.records += page.len() as i64;
+                    page.into_iter().map(|it| Line::Record(Box::new(it.into()))).collect()
                 }
                 Stage::Audit(after) => {
                     let page = self.reading.audit(after, run).await?;
@@ -169,6 +194,8 @@ impl Export {
             calls: self.calls,
             waits: Some(self.waits),
             messages: Some(self.messages),
+            record_batches: Some(self.batches),
+            records: Some(self.records),
             audit: self.audit,
             sha256: Hash(sha256),
             signature: Bytes(self.signer.sign(&signed(&sha256))),

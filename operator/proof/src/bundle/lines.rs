@@ -5,7 +5,7 @@ use dalsegno_protocol::{Boundary, CallState, OnTimeout, Policy, Usage, WaitKind,
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::encoding::{Bytes, Hash};
+use crate::encoding::{Base64, Bytes, Hash};
 
 /// One line.
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,6 +16,8 @@ pub enum Line {
     Call(Box<CallLine>),
     Wait(Box<WaitLine>),
     Message(Box<MessageLine>),
+    RecordBatch(Box<RecordBatchLine>),
+    Record(Box<RecordLine>),
     Audit(AuditLine),
     End(EndLine),
 }
@@ -44,6 +46,9 @@ pub struct RunLine {
     pub head: Option<HeadLine>,
     pub audit_seq: i64,
     pub audit_hash: Hash,
+    /// Of the batches of records since the head; absent if there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records_digest: Option<Hash>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -85,6 +90,9 @@ pub struct BoundaryLine {
     pub usage: Usage,
     pub trigger: Option<String>,
     pub records_digest: Option<Hash>,
+    /// The boundary of another run after which a fork begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ForkedFromLine>,
     pub undone: bool,
     /// Its payloads were dropped as the run's retention requires.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -95,6 +103,14 @@ pub struct BoundaryLine {
     /// The key of the digests of its payloads, if these were sealed in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest_key: Option<Bytes<32>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ForkedFromLine {
+    pub run: Uuid,
+    pub turn: i32,
+    pub content_hash: Hash,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -170,6 +186,37 @@ pub struct MessageLine {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecordBatchLine {
+    pub seq: i64,
+    #[serde(rename = "place")]
+    pub boundary: BoundaryIdLine,
+    pub undone: bool,
+    pub digest: Hash,
+    pub batch: Base64,
+    /// The digests in and of the batch are keyed with the key of the run, which a bundle does not reveal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keyed: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecordLine {
+    pub space: String,
+    pub key: String,
+    pub seq: i64,
+    pub entry_id: Option<String>,
+    #[serde(rename = "place")]
+    pub boundary: BoundaryIdLine,
+    /// The payload as JSON text.
+    pub value: Option<String>,
+    pub digest: Option<Hash>,
+    /// The digest is keyed with the key of the run, which a bundle does not reveal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keyed: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditLine {
     pub seq: i64,
     pub at: i64,
@@ -192,6 +239,12 @@ pub struct EndLine {
     /// Absent before version 3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<i64>,
+    /// Absent before version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_batches: Option<i64>,
+    /// Absent before version 3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<i64>,
     pub audit: i64,
     pub sha256: Hash,
     pub signature: Bytes<64>,

@@ -36,7 +36,13 @@ pub fn state(bundle: impl BufRead, turn: i32) -> Result<Option<State>> {
                 }
             }
             Line::Bundle(_) | Line::Boundary(_) => {}
-            Line::Call(_) | Line::Wait(_) | Line::Message(_) | Line::Audit(_) | Line::End(_) => break,
+            Line::Call(_)
+            | Line::Wait(_)
+            | Line::Message(_)
+            | Line::RecordBatch(_)
+            | Line::Record(_)
+            | Line::Audit(_)
+            | Line::End(_) => break,
         }
     }
     if last != turn {

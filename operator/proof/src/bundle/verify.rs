@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::lines::{BundleLine, EndLine, Line};
 use super::{LISTS_CALLS, LISTS_WAITS, VERSION, signed};
 use crate::audit_reconciler::AuditReconciler;
+use crate::records::Records;
 use crate::{AuditChain, BoundaryChain, Problem, PublicKey, is_signed};
 
 /// The longest line in bytes: the payloads of a boundary, with each character escaped.
@@ -33,6 +34,10 @@ pub struct Verified {
     pub waits: i64,
     /// Number of messages.
     pub messages: i64,
+    /// Number of batches of records.
+    pub batches: i64,
+    /// Number of records.
+    pub records: i64,
     /// Number of audit rows.
     pub audit: i64,
     /// Whether the run was shredded before the export. Only its chains can be verified then.
@@ -75,6 +80,8 @@ enum Kind {
     Call,
     Wait,
     Message,
+    RecordBatch,
+    Record,
     Audit,
     End,
 }
@@ -89,6 +96,7 @@ struct Check {
     boundaries: BoundaryChain,
     audit: AuditChain,
     reconciler: AuditReconciler,
+    records: Records,
     found: Verified,
 }
 
@@ -105,6 +113,7 @@ impl Check {
             boundaries: BoundaryChain::new(run, None),
             audit: AuditChain::new(run),
             reconciler: AuditReconciler::default(),
+            records: Records::default(),
             found: Verified::default(),
         }
     }
@@ -119,6 +128,8 @@ impl Check {
             Line::Call(_) => Kind::Call,
             Line::Wait(_) => Kind::Wait,
             Line::Message(_) => Kind::Message,
+            Line::RecordBatch(_) => Kind::RecordBatch,
+            Line::Record(_) => Kind::Record,
             Line::Audit(_) => Kind::Audit,
             Line::End(_) => Kind::End,
         };
@@ -144,6 +155,7 @@ impl Check {
                 self.found.boundaries += 1;
                 let boundary = boundary.stored(self.run)?;
                 self.reconciler.add_boundary(&boundary);
+                self.records.add_boundary(&boundary);
                 let problem = self.boundaries.push(&boundary);
                 self.found.problems.extend(problem);
             }
@@ -158,6 +170,17 @@ impl Check {
             Line::Message(message) => {
                 self.found.messages += 1;
                 self.reconciler.add_message(message.stored()?);
+            }
+            Line::RecordBatch(batch) => {
+                self.found.batches += 1;
+                self.records.add_batch(batch.stored());
+            }
+            Line::Record(record) => {
+                if self.found.records == 0 {
+                    self.records.end_batches(self.head.as_ref());
+                }
+                self.found.records += 1;
+                self.records.add_record(record.stored());
             }
             Line::Audit(row) => {
                 self.found.audit += 1;
@@ -199,14 +222,18 @@ impl Check {
         let found = &mut self.found;
         let key = self.key.or(found.public_key);
         let has_waits = self.version >= LISTS_WAITS;
-        let counts = (end.boundaries, end.events, end.calls, end.waits, end.messages, end.audit);
+        let counts = (
+            (end.boundaries, end.events, end.calls, end.audit),
+            (end.waits, end.messages, end.record_batches, end.records),
+        );
         let counted = (
-            found.boundaries,
-            found.events,
-            found.calls,
-            has_waits.then_some(found.waits),
-            has_waits.then_some(found.messages),
-            found.audit,
+            (found.boundaries, found.events, found.calls, found.audit),
+            (
+                has_waits.then_some(found.waits),
+                has_waits.then_some(found.messages),
+                has_waits.then_some(found.batches),
+                has_waits.then_some(found.records),
+            ),
         );
         let faults = [
             (end.sha256.0 != sha256, "the lines before it have another digest"),
@@ -238,6 +265,13 @@ impl Check {
             if self.version >= LISTS_WAITS {
                 self.found.problems.extend(self.reconciler.end_waits(self.run));
                 self.found.problems.extend(self.reconciler.end_messages(self.run));
+                if self.found.records == 0 {
+                    self.records.end_batches(Some(run));
+                }
+                // Records of a run that is past its retention are deleted in any order.
+                if !self.reconciler.is_over() {
+                    self.found.problems.extend(self.records.end(self.run));
+                }
             }
         }
         self.found

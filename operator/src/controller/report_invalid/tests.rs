@@ -204,6 +204,8 @@ async fn an_invalid_run_is_deleted_like_any_other() {
         name: "nightly".into(),
         object_uid: "uid-1".into(),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 60_000,
             start_ms: 60_000,

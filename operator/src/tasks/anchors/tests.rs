@@ -54,6 +54,8 @@ async fn create_runs(store: &Sqlite, runs: usize) {
             name: id.to_string(),
             object_uid: id.to_string(),
             reset_generation: 0,
+            rewind_generation: 0,
+            is_fork: false,
             deadlines: Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1, suspend_ms: 1 },
             on_prior: OnPrior::Hold,
         };

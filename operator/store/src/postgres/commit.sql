@@ -31,7 +31,7 @@ WITH head AS MATERIALIZED (
            cancel_requested_at, cancel_told_at, suspend, suspend_told_at, inbox, heartbeat_ms, audit_seq, audit_hash,
            tokens_in AS tokens_in_before, tokens_out AS tokens_out_before, cost_micro_usd AS cost_before,
            limit_turns, limit_tokens, limit_cost, limit_active_ms, limit_reached_at, active_ms, attached_at,
-           limits_near,
+           limits_near, coalesce(fork_turn, 0) AS turns_before,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
            CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
@@ -50,13 +50,15 @@ proposed AS (
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[idx] AS position,
-           -- NULL is no limit. A plan ends no turn.
-           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END >= limit_turns, false)
+           -- NULL is no limit. A plan ends no turn. Of a fork only its own turns count.
+           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END - turns_before >= limit_turns, false)
                OR coalesce(tokens_in_before + tokens_out_before + $13[idx] + $14[idx] >= limit_tokens, false)
                OR coalesce(cost_before + $16[idx] >= limit_cost, false)
                AS reaches_limit,
            -- The bits of the limits of which at least 80 % are used.
-           CASE WHEN limit_turns > 0 AND CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END * 5 >= limit_turns * 4
+           CASE WHEN limit_turns > 0
+                     AND (CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END - turns_before) * 5
+                         >= limit_turns * 4
                 THEN 1 ELSE 0 END
                + CASE WHEN limit_tokens > 0
                        AND (tokens_in_before + tokens_out_before + $13[idx] + $14[idx]) * 5 >= limit_tokens * 4

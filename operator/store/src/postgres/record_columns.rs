@@ -26,17 +26,7 @@ pub(super) struct RecordColumns {
 
 impl RecordColumns {
     pub fn of(operations: &[RecordOp], cipher: &PayloadCipher) -> DbResult<Self> {
-        let Changes { changes, batch, digest } = Changes::of(operations, cipher)?;
-        let mut columns = Self { digest, batch, ..Self::default() };
-        for change in changes {
-            columns.ops.push(change.op);
-            columns.spaces.push(without_nul(&change.space));
-            columns.keys.push(without_nul(&change.key));
-            columns.entry_ids.push(change.entry_id.as_deref().map(without_nul));
-            columns.values.push(change.value);
-            columns.sizes.push(change.size);
-        }
-        Ok(columns)
+        Ok(Changes::of(operations, cipher)?.into())
     }
 
     /// Adds seven parameters: everything but the digest.
@@ -49,5 +39,20 @@ impl RecordColumns {
             .bind(self.values)
             .bind(self.sizes)
             .bind(self.batch)
+    }
+}
+
+impl From<Changes> for RecordColumns {
+    fn from(Changes { changes, batch, digest }: Changes) -> Self {
+        let mut columns = Self { digest, batch, ..Self::default() };
+        for change in changes {
+            columns.ops.push(change.op);
+            columns.spaces.push(without_nul(&change.space));
+            columns.keys.push(without_nul(&change.key));
+            columns.entry_ids.push(change.entry_id.as_deref().map(without_nul));
+            columns.values.push(change.value);
+            columns.sizes.push(change.size);
+        }
+        columns
     }
 }

@@ -8,22 +8,22 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Announce, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended,
-    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget,
-    Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
-    Transition as _,
+    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind,
+    ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend,
+    TimeOutWait, Transition as _,
 };
-use crate::{branch, pages, snapshot_writer};
+use crate::{branch, fork, pages, snapshot_writer};
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
-    MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
-    NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
-    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
-    RunRecord, SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer,
-    WaitOpened, WaitPolled, Worker, Written,
+    Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity,
+    LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun,
+    NextStep, NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince,
+    Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
+    RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound,
+    Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes, Snapshotted,
+    StepBack, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -160,6 +160,18 @@ impl Operator for Postgres {
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
         self.transition(run, rewind.clone()).await
+    }
+
+    async fn request_rewind(&self, run: RunId, request: &RewindRequest) -> Result<RunRecord> {
+        self.transition(run, RequestRewind(request.clone())).await
+    }
+
+    async fn step_back(&self, run: RunId, step: &StepBack) -> Result<Rewound> {
+        self.transition(run, step.clone()).await
+    }
+
+    async fn fork(&self, run: RunId, request: &ForkRequest) -> Result<Forked> {
+        fork::step(self, run, request).await
     }
 
     async fn mark_deleted(&self, object_uid: &str, by: &RequestedBy) -> Result<()> {

@@ -12,12 +12,13 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{Boundary, Policy};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
+use super::fork;
 use super::pool::Pool;
 use super::read::{NOW, attempt_query};
 use super::row::{boundary_number, without_nul};
@@ -29,8 +30,10 @@ use crate::reads::{
     Assignment, AttemptRow, BoundaryColumn, CallRow, Column, Columns, EnumText, FoundRuns, LIVE_BOUNDARIES,
     LiveBoundary, MessageRef, MessageRow, OpenWaitsSql, RunRow, TakenSince, Value, WaitRow, record_sql,
 };
+use crate::statements::{EFFECTS_SINCE, IS_LIVE};
 use crate::transitions::{
-    AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, OutboxEntry, Rows, Transition, WriteSet,
+    AuditEntry, Decision, LastAudit, MovedRateLimit, Needs, OutboxEntry, Rows, Transition, UndoQuery,
+    WriteSet,
 };
 use dalsegno_model::{BoundaryId, Result, RunId, Template};
 
@@ -95,6 +98,7 @@ fn rows_sql(run: RunId, needs: Needs<'_>) -> String {
         Needs::Templates => LOCK_TEMPLATES,
         Needs::Nothing
         | Needs::BoundariesFrom(_)
+        | Needs::Undo(_)
         | Needs::Call(_)
         | Needs::Message(_)
         | Needs::LastAudit
@@ -159,17 +163,9 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
                 sqlx::query(LIVE_BOUNDARIES).bind(run).bind(first.turn).bind(boundary_number(first.boundary));
             let found = transaction.all(query).await?;
             rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
-            if rows.has_taken_messages() {
-                let query = sqlx::query(TakenSince::SQL).bind(run).bind(first.turn);
-                let query = query.bind(boundary_number(first.boundary)).bind(first.epoch);
-                let found = transaction.all(query).await?;
-                rows.taken_since = found.first().map(TakenSince::read).transpose()?.unwrap_or_default();
-            }
-            if let Some(number) = rows.missing_attempt(first) {
-                let found = transaction.all(attempt_query().bind(run).bind(number)).await?;
-                rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
-            }
+            read_taken(transaction, first, rows).await?;
         }
+        Needs::Undo(query) => read_undo(transaction, query, rows).await?,
         Needs::Call(id) => {
             let found = transaction
                 .all(sqlx::query(AssertSqlSafe(CALL.as_str())).bind(run).bind(without_nul(id)))
@@ -194,9 +190,50 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
     Ok(())
 }
 
+/// Reads what a rewind by turns needs.
+async fn read_undo(transaction: &mut Transaction<'_>, query: UndoQuery, rows: &mut Rows) -> DbResult<()> {
+    let (run, UndoQuery { to_turn, if_head }) = (rows.of_run.run.id, query);
+    let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(to_turn).bind(boundary_number(Boundary::Result));
+    let found = transaction.all(query).await?;
+    rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
+    let query = sqlx::query(EFFECTS_SINCE).bind(run).bind(to_turn.saturating_add(1));
+    let found = transaction.all(query).await?;
+    rows.effects = found.iter().map(|row| Ok(row.try_get("id")?)).collect::<DbResult<_>>()?;
+    if let Some(if_head) = if_head {
+        let found = transaction.all(sqlx::query(IS_LIVE).bind(run).bind(Vec::from(if_head))).await?;
+        rows.has_if_head = found.first().map_or(Ok(false), |row| row.try_get("is_live"))?;
+    }
+    match rows.result_of_turn(to_turn) {
+        Some(target) => read_taken(transaction, target, rows).await,
+        None => Ok(()),
+    }
+}
+
+/// Reads the messages that boundaries after this one have taken, and the attempt that committed it.
+async fn read_taken(transaction: &mut Transaction<'_>, first: BoundaryId, rows: &mut Rows) -> DbResult<()> {
+    let run = rows.of_run.run.id;
+    if rows.has_taken_messages() {
+        let query = sqlx::query(TakenSince::SQL).bind(run).bind(first.turn);
+        let query = query.bind(boundary_number(first.boundary)).bind(first.epoch);
+        let found = transaction.all(query).await?;
+        rows.taken_since = found.first().map(TakenSince::read).transpose()?.unwrap_or_default();
+    }
+    if let Some(number) = rows.missing_attempt(first) {
+        let found = transaction.all(attempt_query().bind(run).bind(number)).await?;
+        rows.of_run.attempts.extend(found.first().map(AttemptRow::read).transpose()?);
+    }
+    Ok(())
+}
+
 /// Writes the changes of a transition, in one statement of its transaction. Returns false, and writes nothing, if the
 /// run to be created exists already.
-pub(super) async fn apply(transaction: &mut Transaction<'_>, set: WriteSet) -> DbResult<bool> {
+pub(super) async fn apply(transaction: &mut Transaction<'_>, mut set: WriteSet) -> DbResult<bool> {
+    if let Some(records) = set.copied_records.take() {
+        fork::apply_records(transaction, set.run, records).await?;
+    }
+    if let Some(base) = &set.base {
+        fork::check_key(transaction, set.run, base).await?;
+    }
     let (sql, values) = statement(set).finish();
     is_written(&transaction.all(bind_all(&sql, values)).await?)
 }
@@ -225,6 +262,9 @@ fn statement(set: WriteSet) -> Statement {
         opened_wait,
         moved_rate_limit,
         undo_after,
+        // Stored by a statement of its own.
+        copied_records: _,
+        base,
         message,
         template,
         outbox,
@@ -261,6 +301,9 @@ fn statement(set: WriteSet) -> Statement {
     }
     if let Some(moved) = moved_rate_limit {
         statement.move_rate_limit(run, moved);
+    }
+    if let Some(base) = base {
+        statement.insert("boundaries", base.columns);
     }
     if let Some(last) = undo_after {
         statement.undo_after(run, last);

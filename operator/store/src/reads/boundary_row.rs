@@ -10,7 +10,7 @@ use dalsegno_format::chain::{EncodedBoundary, EncodedSnapshot, Payloads};
 use dalsegno_format::records::is_digest_of;
 use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::read_transaction::{RecordKey, StoredBatch, StoredRecord};
-use dalsegno_model::{BoundaryId, BoundaryRow, DecodedBoundary, Digest};
+use dalsegno_model::{BoundaryId, BoundaryRow, DecodedBoundary, Digest, ForkedFrom};
 
 /// The turn, boundary and epoch in a row.
 pub(crate) fn boundary_id(row: &impl Columns) -> DbResult<BoundaryId> {
@@ -52,6 +52,7 @@ pub(crate) fn encoded_boundary(row: &impl Columns) -> DbResult<EncodedBoundary> 
             },
             trigger: Option::read(row, "trigger_word")?,
             records_digest: optional_digest(row, "records_digest")?,
+            forked_from: forked_from(row)?,
         },
         parent,
         ops_digest: optional_digest(row, "ops_digest")?,
@@ -98,9 +99,21 @@ pub(crate) fn stored_record(row: &impl Columns, cipher: &PayloadCipher) -> DbRes
         entry_id: Option::read(row, "entry_id")?,
         boundary: boundary_id(row)?,
         value: None,
+        text: None,
         damage: None,
     };
     stored.with(&row.bytes("value")?.unwrap_or_default(), cipher)
+}
+
+/// The boundary of another run after which a fork begins. A row that has only some of the columns is damaged: then its
+/// hash is another one.
+fn forked_from(row: &impl Columns) -> DbResult<Option<ForkedFrom>> {
+    let (run, turn) = (Option::read(row, "forked_run")?, Option::read(row, "forked_turn")?);
+    let content_hash = optional_digest(row, "forked_hash")?;
+    Ok(match (run, turn, content_hash) {
+        (Some(run), Some(turn), Some(content_hash)) => Some(ForkedFrom { run, turn, content_hash }),
+        _ => None,
+    })
 }
 
 fn optional_digest(row: &impl Columns, column: &str) -> DbResult<Option<Digest>> {

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use dalsegno_protocol::Policy;
 use uuid::Uuid;
 
-use super::{AttemptRow, Column, Columns, OpenWaitsSql, Prefixed, RunRow, WaitRow};
+use super::{AttemptRow, Column, Columns, Hash, OpenWaitsSql, Prefixed, RunRow, WaitRow};
 use crate::db_error::{DbError, DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::{
-    Attempt, CallCounts, Deadlines, FinishRow, GatewayHeartbeat, HeadRow, InboxRow, LookUp, Outage, ParkedOn,
-    RunRecord, SignalRow,
+    Attempt, CallCounts, Deadlines, FinishRow, ForkRow, GatewayHeartbeat, HeadRow, InboxRow, LookUp, Outage,
+    ParkedOn, RewindResult, RunRecord, SignalRow, redacted_json_error,
 };
 
 /// Attempts in a record: the current one and those before it.
@@ -145,8 +145,9 @@ impl RunRows {
     /// The run's record.
     pub fn record(&self) -> DbResult<RunRecord> {
         let Self { now, store, lease_gateway, outages, run, attempts, waits } = self;
-        let shown =
-            |attempt: &&AttemptRow| (run.attempt - ATTEMPTS + 1..run.attempt).contains(&attempt.number);
+        // Attempt 0 of a fork stands for the attempt of another run.
+        let first = (run.attempt - ATTEMPTS + 1).max(1);
+        let shown = |attempt: &&AttemptRow| (first..run.attempt).contains(&attempt.number);
         let past = attempts.iter().filter(shown).map(AttemptRow::record).collect::<DbResult<_>>()?;
         Ok(RunRecord {
             id: run.id,
@@ -163,6 +164,9 @@ impl RunRows {
             head: self.head()?,
             highest_turn: run.highest_turn,
             rewinds: run.rewinds,
+            observed_rewind_generation: run.observed_rewind_generation,
+            rewind: rewind_result(run)?,
+            fork: fork(run),
             counters: run.counters(),
             observed_reset_generation: run.observed_reset_generation,
             reset_attempt: run.reset_attempt,
@@ -247,6 +251,22 @@ fn call_counts(run: &RunRow) -> CallCounts {
 fn signal(requested_at: Option<i64>, told_at: Option<i64>) -> DbResult<Option<SignalRow>> {
     let Some(requested_at) = requested_at else { return Ok(None) };
     Ok(Some(SignalRow { requested_at: timestamp(requested_at)?, told_at: optional(told_at)? }))
+}
+
+fn rewind_result(run: &RunRow) -> DbResult<Option<RewindResult>> {
+    let parse = |text: &String| {
+        serde_json::from_str(text).map_err(|error| DbError::Corrupt(redacted_json_error(&error)))
+    };
+    run.rewind_result.as_ref().map(parse).transpose()
+}
+
+fn fork(run: &RunRow) -> Option<ForkRow> {
+    Some(ForkRow {
+        state: run.fork_state?.0,
+        parent: run.fork_parent,
+        turn: run.fork_turn,
+        content_hash: run.fork_hash.map(|Hash(hash)| header::render(&hash)),
+    })
 }
 
 fn parked(run: &RunRow) -> DbResult<Option<ParkedOn>> {

@@ -1,5 +1,7 @@
 //! The limits of a run, in its row.
 
+use dalsegno_protocol::Boundary;
+
 use super::RunRow;
 use dalsegno_model::{AttemptState, LimitName, LimitTotals, RunLimits, is_near_limit};
 
@@ -34,10 +36,16 @@ impl RunRow {
 
     /// Notes since when a limit of turns, tokens or cost is reached, after the head, the usage or the limits have changed.
     pub fn check_usage_limits(&mut self, now: i64) {
-        let head = self.head().map(|head| (head.turn, head.boundary));
+        let head = self.own_head();
         let totals = LimitTotals::new(head, &self.usage(), 0);
         let is_reached = self.limits().is_usage_reached(&totals);
         self.limit_reached_at = is_reached.then(|| self.limit_reached_at.unwrap_or(now));
+    }
+
+    /// Turn and boundary of the head. Of a fork only its own turns count.
+    fn own_head(&self) -> Option<(i32, Boundary)> {
+        let base = self.fork_turn.unwrap_or_default();
+        self.head().map(|head| (head.turn - base, head.boundary))
     }
 
     /// Active time of all attempts, in milliseconds. The current one counts from its attach until it or the run ends.
@@ -50,7 +58,7 @@ impl RunRow {
 
     /// Notes which limits are almost used up. Returns those that were not noted before.
     pub fn note_near_limits(&mut self, now: i64) -> Vec<LimitName> {
-        let head = self.head().map(|head| (head.turn, head.boundary));
+        let head = self.own_head();
         let totals = LimitTotals::new(head, &self.usage(), self.active_ms_at(now));
         let near = self.limits().uses(&totals).into_iter().filter(|it| is_near_limit(it.used, it.max));
         let new: Vec<_> =

@@ -9,7 +9,8 @@ use crate::db_error::{DbResult, timestamp};
 use dalsegno_format::header;
 use dalsegno_model::read_transaction::{HeadRef, RunHead};
 use dalsegno_model::{
-    AttemptState, BoundaryId, Counters, Digest, Lifecycle, Retention, RunOutcome, Verdict, WorkerSignals,
+    AttemptState, BoundaryId, Counters, Digest, ForkState, Lifecycle, Retention, RunOutcome, Verdict,
+    WorkerSignals,
 };
 
 table! {
@@ -120,6 +121,16 @@ table! {
         inbox: i64,
         unread: i64,
         unread_bytes: i64,
+        observed_rewind_generation: i64,
+        rewind_result: Option<String>,
+        fork_state: Option<EnumText<ForkState>>,
+        fork_parent: Option<Uuid>,
+        fork_turn: Option<i32>,
+        fork_epoch: Option<i64>,
+        fork_hash: Option<Hash>,
+        fork_space: Option<String>,
+        fork_key: Option<String>,
+        fork_seq: Option<i64>,
     }
 }
 

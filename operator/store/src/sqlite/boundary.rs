@@ -147,6 +147,7 @@ impl<'a> AcceptedBoundary<'a> {
             usage: commit.usage,
             trigger: commit.trigger.as_deref(),
             records_digest,
+            forked_from: None,
         }
         .content_hash();
         let head = HeadPoint {

@@ -64,7 +64,7 @@ const WALK: &str = concat!(
      SELECT b.turn, b.boundary, b.epoch, b.parent_turn, b.parent_boundary, b.parent_epoch, b.parent_hash, \
             b.content_hash, b.attempt, b.position, b.commit_id, b.digest, b.at, b.ops_digest, b.is_full, \
             b.events_digest, b.event_count, b.tokens_in, b.tokens_out, b.tool_calls, b.cost_micro_usd, \
-            b.trigger_word, b.records_digest, \
+            b.trigger_word, b.records_digest, b.forked_run, b.forked_turn, b.forked_hash, \
             ",
     is_dropped!(),
     " AS is_dropped, \

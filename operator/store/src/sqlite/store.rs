@@ -9,23 +9,24 @@ use super::{
     anchors, boundary_pages, branch, calls, compaction, data_keys, deadline_poll, events, heartbeats,
     namespace, outbox, prune, purge, read, read_transaction, retention, revisions,
 };
+use crate::fork;
 use crate::transitions::{
     AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, ResetBudget, Resume,
-    SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, held_object,
+    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind, ResetBudget,
+    Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, held_object,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
     BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
     Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    Forgiveness, ForgottenPurges, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage,
-    MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep,
-    NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince, Proposal,
-    Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage, RecordQuery,
-    Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, Rewound, Rewrapped, RunId, RunLimits,
-    RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, Template, Wait, WaitAnswer, WaitOpened,
-    WaitPolled, Worker, Written,
+    Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity,
+    LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun,
+    NextStep, NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince,
+    Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
+    RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound,
+    Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack,
+    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -168,6 +169,18 @@ impl Operator for Sqlite {
 
     async fn rewind(&self, run: RunId, rewind: &Rewind) -> Result<Rewound> {
         self.transition(run, rewind.clone()).await
+    }
+
+    async fn request_rewind(&self, run: RunId, request: &RewindRequest) -> Result<RunRecord> {
+        self.transition(run, RequestRewind(request.clone())).await
+    }
+
+    async fn step_back(&self, run: RunId, step: &StepBack) -> Result<Rewound> {
+        self.transition(run, step.clone()).await
+    }
+
+    async fn fork(&self, run: RunId, request: &ForkRequest) -> Result<Forked> {
+        fork::step(self, run, request).await
     }
 
     async fn mark_deleted(&self, object_uid: &str, requested_by: &RequestedBy) -> Result<()> {

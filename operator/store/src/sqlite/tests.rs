@@ -38,6 +38,8 @@ fn new_run() -> NewRun {
         name: format!("run-{id}"),
         object_uid: format!("object-{id}"),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 60_000,
             start_ms: 60_000,

@@ -1,18 +1,23 @@
 //! How a rule of a run is applied on a connection of the writer.
 
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{Boundary, Policy};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::open_calls;
 use super::read::run_rows;
-use super::sqlx_types::{BoundaryColumn, EnumText, insert, update};
+use super::records::{self, RecordsAt};
+use super::sqlx_types::{BoundaryColumn, EnumText, Hash, insert, update};
 use super::waits;
 use crate::db_error::DbResult;
 use crate::reads::{
     AttemptRow, CallRow, Column as _, LIVE_BOUNDARIES, LiveBoundary, MessageRef, MessageRow, RunRow,
     TakenSince, WaitRow,
 };
-use crate::transitions::{AuditEntry, Decision, LastAudit, Needs, OutboxEntry, Rows, Transition, WriteSet};
+use crate::statements::{EFFECTS_SINCE, IS_LIVE};
+use crate::transitions::{
+    AuditEntry, CopiedRecords, Decision, LastAudit, Needs, NewBase, OutboxEntry, Rows, Transition, UndoQuery,
+    WriteSet,
+};
 use dalsegno_model::{BoundaryId, RunId, Template};
 
 /// Reads the run's rows, decides, and writes.
@@ -34,6 +39,9 @@ pub(super) async fn transact<T: Transition>(
     match rule.needs() {
         Needs::Nothing | Needs::Templates => {}
         Needs::BoundariesFrom(boundary_id) => load_boundaries(conn, boundary_id, &mut rows).await?,
+        Needs::Undo(query) => {
+            load_undo(conn, query, &mut rows).await?;
+        }
         Needs::Call(id) => {
             rows.call = CallRow::load(conn, run, id).await?;
             rows.open_calls = open_calls::bytes(conn, &rows.of_run.run).await?;
@@ -68,6 +76,31 @@ async fn load_boundaries(
         .bind(BoundaryColumn(boundary_id.boundary));
     let found = query.fetch_all(&mut *conn).await?;
     rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
+    load_taken(conn, boundary_id, rows).await
+}
+
+/// Loads what a rewind by turns needs.
+async fn load_undo(conn: &mut SqliteConnection, query: UndoQuery, rows: &mut Rows) -> DbResult<()> {
+    let (run, UndoQuery { to_turn, if_head }) = (rows.of_run.run.id, query);
+    let query = sqlx::query(LIVE_BOUNDARIES).bind(run).bind(to_turn).bind(BoundaryColumn(Boundary::Result));
+    let found = query.fetch_all(&mut *conn).await?;
+    rows.boundaries = found.iter().map(LiveBoundary::read).collect::<DbResult<_>>()?;
+    let first_undone = to_turn.saturating_add(1);
+    rows.effects =
+        sqlx::query_scalar(EFFECTS_SINCE).bind(run).bind(first_undone).fetch_all(&mut *conn).await?;
+    if let Some(if_head) = if_head {
+        let query = sqlx::query_scalar(IS_LIVE).bind(run).bind(Hash(if_head));
+        rows.has_if_head = query.fetch_one(&mut *conn).await?;
+    }
+    match rows.result_of_turn(to_turn) {
+        Some(target) => load_taken(conn, target, rows).await,
+        None => Ok(()),
+    }
+}
+
+/// Loads the messages that boundaries after this one have taken, and the attempt that committed it.
+async fn load_taken(conn: &mut SqliteConnection, boundary_id: BoundaryId, rows: &mut Rows) -> DbResult<()> {
+    let run = rows.of_run.run.id;
     if rows.has_taken_messages() {
         let query = sqlx::query(TakenSince::SQL)
             .bind(run)
@@ -106,6 +139,8 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
         opened_wait,
         moved_rate_limit,
         undo_after,
+        copied_records,
+        base,
         message,
         template,
         outbox,
@@ -137,6 +172,12 @@ pub(super) async fn apply(conn: &mut SqliteConnection, now: i64, write: WriteSet
     }
     if let Some(moved) = moved_rate_limit {
         waits::move_rate_limit(conn, run, moved).await?;
+    }
+    if let Some(CopiedRecords { boundary, changes, data_key: _ }) = copied_records {
+        records::apply(conn, RecordsAt { run, boundary, now }, &changes).await?;
+    }
+    if let Some(NewBase { columns, data_key: _ }) = base {
+        insert(conn, "boundaries", columns).await?;
     }
     for undo in undo_after.iter().flat_map(|boundary_id| UNDO.map(|undo| (undo, boundary_id))) {
         let (undo, BoundaryId { turn, boundary, epoch }) = undo;

@@ -6,6 +6,7 @@ use dalsegno_protocol::Policy;
 use serde_json::Value as Json;
 
 use super::Rows;
+use super::copied::{CopiedRecords, NewBase};
 use super::outbox::OutboxEntry;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{
@@ -40,6 +41,10 @@ pub(crate) struct WriteSet {
     /// epoch. Hides the records, batches of records and waits that came after it, and gives back the messages that these
     /// boundaries have taken.
     pub undo_after: Option<BoundaryId>,
+    /// Records that a fork copies from its parent.
+    pub copied_records: Option<CopiedRecords>,
+    /// The first boundary of a fork.
+    pub base: Option<NewBase>,
     /// A new message.
     pub message: Option<Box<MessageRow>>,
     /// A template to insert, unless it exists.
@@ -195,6 +200,21 @@ impl Change {
     /// Adds a new attempt. It is the latest.
     pub fn reserve(&mut self, attempt: AttemptRow) {
         self.rows.attempts.insert(0, attempt);
+    }
+
+    /// Adds a row for an attempt before the first.
+    pub fn add_past_attempt(&mut self, attempt: AttemptRow) {
+        self.rows.attempts.push(attempt);
+    }
+
+    /// Stores records that a fork copies.
+    pub fn copy_records(&mut self, records: CopiedRecords) {
+        self.write.copied_records = Some(records);
+    }
+
+    /// Inserts the first boundary of a fork.
+    pub fn insert_base(&mut self, base: NewBase) {
+        self.write.base = Some(base);
     }
 
     /// The open waits of the run's live branch, and those that this change has answered.

@@ -13,7 +13,9 @@ use crate::db_error::DbResult;
 use crate::reads::{EnumText, FoundRuns, Hash, RunRow, RunRows};
 use dalsegno_format::header;
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{AttemptState, Cause, Created, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord};
+use dalsegno_model::{
+    AttemptState, Cause, Created, ForkState, Lifecycle, NewRun, OnPrior, PriorRun, RunId, RunRecord,
+};
 
 /// SQL: the rows `r` that [`next_create_step`] needs: the object's own run, and the prior run of its name.
 /// Parameters: the object's UID, the namespace, the name.
@@ -79,6 +81,7 @@ impl Transition for Adopt {
         let run = change.run();
         run.object_uid = new.object_uid.clone();
         run.observed_reset_generation = run.observed_reset_generation.max(new.reset_generation);
+        run.observed_rewind_generation = run.observed_rewind_generation.max(new.rewind_generation);
         let (attempt, has_ended) = (run.attempt, run.attempt_state.0 == AttemptState::Ended);
         if change.is_live() && !has_ended {
             end_with_audit(&mut change, &neutral_ending(attempt, Cause::Adopted))?;
@@ -246,5 +249,15 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         inbox: 0,
         unread: 0,
         unread_bytes: 0,
+        observed_rewind_generation: new.rewind_generation,
+        rewind_result: None,
+        fork_state: new.is_fork.then_some(EnumText(ForkState::Pending)),
+        fork_parent: None,
+        fork_turn: None,
+        fork_epoch: None,
+        fork_hash: None,
+        fork_space: None,
+        fork_key: None,
+        fork_seq: None,
     }
 }

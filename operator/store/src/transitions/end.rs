@@ -145,6 +145,18 @@ fn reserved_attempt(run: &RunRow, now: i64) -> AttemptRow {
     }
 }
 
+/// A row for an attempt of another run, which has ended.
+pub(super) fn past_attempt(run: &RunRow, number: i32) -> AttemptRow {
+    let now = run.created_at;
+    AttemptRow {
+        number,
+        epoch: 0,
+        state: EnumText(AttemptState::Ended),
+        ended_at: Some(now),
+        ..reserved_attempt(run, now)
+    }
+}
+
 /// Finishes the run, withdraws its open waits, and appends that to the audit.
 pub(super) fn finish_with_audit(
     change: &mut Change,

@@ -7,10 +7,10 @@ use super::end::{end_with_audit, fence, neutral_ending, reserve_next};
 use super::waits::undo_waits;
 use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::db_error::DbResult;
-use crate::reads::{HeadPoint, LiveBoundary};
+use crate::reads::{HeadPoint, LiveBoundary, TakenSince};
 use dalsegno_format::header;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{AttemptState, Cause, Rewind, Rewound};
+use dalsegno_model::{AttemptState, BoundaryId, Cause, Rewind, Rewound};
 
 impl Transition for Rewind {
     type Answer = Rewound;
@@ -26,32 +26,59 @@ impl Transition for Rewind {
         let taken = rows.taken_since;
         let mut change = Change::of(rows);
         let target = boundaries.iter().find(|it| it.id == *to).map(LiveBoundary::head_point).transpose()?;
-        let (from, state) = (change.row().head(), change.row().attempt_state.0);
+        let from = change.row().head();
         let point = |head: HeadPoint| (head.turn, head.boundary, head.epoch, head.hash);
         if target.is_some() && from.map(point) == target.map(point) {
             let answer = Rewound::Done(change.record()?);
             return Ok(change.decide(answer));
         }
         let is_before = |head: HeadPoint| (to.turn, to.boundary) <= (head.turn, head.boundary);
-        let has_payloads =
-            change.row().dropped_to().is_none_or(|last| (to.turn, to.boundary) >= (last.turn, last.boundary));
+        let has_payloads = has_payloads(&change, *to);
         let is_allowed =
             change.is_live() && change.row().epoch == *epoch && has_payloads && from.is_none_or(is_before);
         let Some(target) = target.filter(|_| is_allowed) else {
             let answer = Rewound::Refused(change.record()?);
             return Ok(change.decide(answer));
         };
+        let undo = Undo { target, boundaries: &boundaries, taken };
+        undo.apply(&mut change, actor, json!({ "reason": text(reason) }))?;
+        let answer = Rewound::Done(change.record()?);
+        Ok(change.decide(answer))
+    }
+}
 
+/// Whether the state after this boundary was not dropped.
+pub(super) fn has_payloads(change: &Change, to: BoundaryId) -> bool {
+    change.row().dropped_to().is_none_or(|last| (to.turn, to.boundary) >= (last.turn, last.boundary))
+}
+
+/// What a rewind undoes.
+#[derive(Clone, Debug)]
+pub(super) struct Undo<'a> {
+    /// The boundary of the live branch that becomes the head.
+    pub target: HeadPoint,
+    /// The boundaries of the live branch from the target on.
+    pub boundaries: &'a [LiveBoundary],
+    /// The messages that later boundaries have taken.
+    pub taken: TakenSince,
+}
+
+impl Undo<'_> {
+    /// Makes the target the head, in a new epoch. `detail`: what the audit says besides what was undone.
+    pub fn apply(self, change: &mut Change, actor: &str, mut detail: Json) -> DbResult<()> {
+        let Self { target, boundaries, taken } = self;
+        let to = BoundaryId { turn: target.turn, boundary: target.boundary, epoch: target.epoch };
+        let (from, state) = (change.row().head(), change.row().attempt_state.0);
         // Also boundaries with the target's turn and boundary under another epoch.
-        let undone: Vec<_> = boundaries.iter().filter(|it| it.id != *to).map(in_audit).collect();
-        change.undo_after(*to);
-        undo_waits(&mut change, *to);
+        let undone: Vec<_> = boundaries.iter().filter(|it| it.id != to).map(in_audit).collect();
+        change.undo_after(to);
+        undo_waits(change, to);
         let has_pod = matches!(state, AttemptState::Created | AttemptState::Attached);
         if has_pod {
             let ending = neutral_ending(change.row().attempt, Cause::Rewound);
-            end_with_audit(&mut change, &ending)?;
+            end_with_audit(change, &ending)?;
         } else {
-            fence(&mut change);
+            fence(change);
         }
         if state == AttemptState::Reserved {
             let epoch = change.row().epoch;
@@ -68,19 +95,15 @@ impl Transition for Rewind {
         change.run().unread += taken.messages;
         change.run().unread_bytes += taken.bytes;
         change.notify();
-        let detail = json!({
-            "from": from.map(|from| boundary_json(from.turn, from.boundary, &from.hash)),
-            "to": boundary_json(to.turn, to.boundary, &target.hash),
-            "epoch": change.row().epoch,
-            "reason": text(reason),
-            "undone": undone,
-        });
+        detail["from"] = from.map(|from| boundary_json(from.turn, from.boundary, &from.hash)).into();
+        detail["to"] = boundary_json(to.turn, to.boundary, &target.hash);
+        detail["epoch"] = change.row().epoch.into();
+        detail["undone"] = undone.into();
         change.audit(kind::REWOUND, actor, detail);
         if has_pod {
-            reserve_next(&mut change);
+            reserve_next(change);
         }
-        let answer = Rewound::Done(change.record()?);
-        Ok(change.decide(answer))
+        Ok(())
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod admissions;
 mod ends;
+mod rewinds_and_forks;
 mod runs_that_are_over;
 mod writes;
 
@@ -30,6 +31,8 @@ fn new_run() -> NewRun {
         name: "nightly".into(),
         object_uid: "object".into(),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

@@ -48,6 +48,8 @@ pub fn new_run() -> NewRun {
         name: format!("run-{id}"),
         object_uid: format!("object-{id}"),
         reset_generation: 0,
+        rewind_generation: 0,
+        is_fork: false,
         deadlines: LONG_DEADLINES,
         on_prior: OnPrior::Hold,
     }

@@ -1,11 +1,12 @@
 //! What each call of a person and each acknowledgement of a worker does in each phase of a run, as one table.
 
-use dalsegno_model::{Class, NextStep, PodRecord, RequestedBy, Rewound, RunRecord};
+use dalsegno_model::{Class, NextStep, PodRecord, RequestedBy, Rewound, RunRecord, StepBack};
 use dalsegno_protocol::ParkMode;
 use futures::stream::{self, StreamExt as _};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
+use crate::requested_rewinds::request as rewind_request;
 use crate::waits::{later, open, park_on, request};
 
 on_every_engine! {
@@ -22,86 +23,99 @@ const TABLE: [(Phase, [&str; VERBS.len()]); 12] = [
     //                  Rewind
     //                  ResetBudget   MarkDeleted
     //                  OpenWait      ParkOnWait   SettleTime  ParkUnattended
+    //                  RequestRewind  StepBack
     (Phase::Reserved,   ["+suspend", "-",       "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, turn 1",
                          "reset", "Deleted, fenced, 2 ended RunDeleted",
-                         "Fenced: -", "Fenced: -", "-", "-"]),
+                         "Fenced: -", "Fenced: -", "-", "-",
+                         "fenced, turn 1, rewind 1", "Done: fenced, turn 1"]),
     (Phase::Created,    ["+suspend", "-",       "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
                          "reset", "Deleted, fenced, 2 ended RunDeleted",
-                         "Fenced: -", "Fenced: -", "-", "-"]),
+                         "Fenced: -", "Fenced: -", "-", "-",
+                         "fenced, 2 ended Rewound, 3 Reserved, turn 1, rewind 1", "Refused: -"]),
     (Phase::Attached,   ["+suspend", "-",       "+cancel",
                          "Ready: -",
                          "NotRequested: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
                          "reset", "Deleted, fenced, 2 ended RunDeleted",
-                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-",
+                         "fenced, 2 ended Rewound, 3 Reserved, turn 1, rewind 1", "Refused: -"]),
     (Phase::Suspended,  ["-",       "-suspend", "+cancel",
                          "Parked: fenced, 2 ended Suspended, 3 Reserved",
                          "NotRequested: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
                          "reset", "Deleted, fenced, 2 ended RunDeleted",
-                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-",
+                         "fenced, 2 ended Rewound, 3 Reserved, turn 1, rewind 1", "Refused: -"]),
     (Phase::Told,       ["-",       "-suspend", "+cancel",
                          "Parked: fenced, 2 ended Suspended, 3 Reserved",
                          "NotRequested: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
                          "reset", "Deleted, fenced, 2 ended RunDeleted",
-                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-",
+                         "fenced, 2 ended Rewound, 3 Reserved, turn 1, rewind 1", "Refused: -"]),
     (Phase::Cancelling, ["+suspend", "-",       "-",
                          "Parked: Finished, fenced, 2 ended Cancelled",
                          "Cancelled: Finished, fenced, 2 ended Cancelled",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1",
                          "reset", "Deleted, fenced, 2 ended RunDeleted",
-                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-"]),
+                         "Wait: 1 waits", "NoSuchWait(\"wait\"): -", "-", "-",
+                         "fenced, 2 ended Rewound, 3 Reserved, turn 1, rewind 1", "Refused: -"]),
     (Phase::Parked,     ["-",       "-suspend", "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, turn 1",
                          "reset", "Deleted, fenced, 3 ended RunDeleted",
-                         "Fenced: -", "Fenced: -", "-", "-"]),
+                         "Fenced: -", "Fenced: -", "-", "-",
+                         "fenced, turn 1, rewind 1", "Done: fenced, turn 1"]),
     (Phase::Ended,      ["+suspend", "-",       "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, turn 1",
                          "reset", "Deleted, fenced",
-                         "Fenced: -", "Fenced: -", "-", "-"]),
+                         "Fenced: -", "Fenced: -", "-", "-",
+                         "fenced, turn 1, rewind 1", "Refused: -"]),
     (Phase::Finished,   ["-",       "-",        "-",
                          "Finished: -",
                          "Finished: -",
                          "Refused: -",
                          "-", "Deleted, fenced, 2 ended RunDeleted",
-                         "Finished: -", "Finished: -", "-", "-"]),
+                         "Finished: -", "Finished: -", "-", "-",
+                         "-", "Refused: -"]),
     (Phase::Deleted,    ["-",       "-",        "-",
                          "Fenced: -",
                          "Fenced: -",
                          "Refused: -",
                          "-", "-",
-                         "Fenced: -", "Fenced: -", "-", "-"]),
+                         "Fenced: -", "Fenced: -", "-", "-",
+                         "-", "Refused: -"]),
     (Phase::Waiting,    ["+suspend", "-",       "+cancel",
                          "Fenced: -",
                          "Fenced: -",
                          "Done: fenced, turn 1, 0 waits, woken",
                          "reset", "Deleted, fenced, 3 ended RunDeleted, 0 waits, woken",
-                         "Fenced: -", "Fenced: -", "-", "-"]),
+                         "Fenced: -", "Fenced: -", "-", "-",
+                         "fenced, turn 1, rewind 1, 0 waits, woken", "Done: fenced, turn 1, 0 waits, woken"]),
     (Phase::Unattended, ["+suspend", "-",       "+cancel",
                          "Ready: -",
                          "NotRequested: -",
                          "Done: fenced, 2 ended Rewound, 3 Reserved, turn 1, 0 waits",
                          "reset", "Deleted, fenced, 2 ended RunDeleted, 0 waits",
                          "Invalid: -", "Parked: fenced, 2 ended Parked, 3 Reserved, parked", "-",
-                         "fenced, 2 ended Parked, 3 Reserved, parked"]),
+                         "fenced, 2 ended Parked, 3 Reserved, parked",
+                         "fenced, 2 ended Rewound, 3 Reserved, turn 1, rewind 1, 0 waits", "Refused: -"]),
 ];
 
 /// How many cells are played at the same time, each with its own run.
 const AT_ONCE: usize = 6;
 
 /// The calls, in the order of a row's cells.
-const VERBS: [Verb; 12] = [
+const VERBS: [Verb; 14] = [
     Verb::Suspend,
     Verb::Resume,
     Verb::Cancel,
@@ -114,6 +128,8 @@ const VERBS: [Verb; 12] = [
     Verb::ParkOnWait,
     Verb::SettleTime,
     Verb::ParkUnattended,
+    Verb::RequestRewind,
+    Verb::StepBack,
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +175,10 @@ enum Verb {
     ParkOnWait,
     SettleTime,
     ParkUnattended,
+    /// To the first turn.
+    RequestRewind,
+    /// From the second turn.
+    StepBack,
 }
 
 /// A run in this phase, and its worker. Of an attempt that no worker has attached to it is the one that will.
@@ -230,6 +250,13 @@ async fn call(cx: &TestContext, verb: Verb, worker: &Worker) -> String {
         }
         Verb::SettleTime => drop(cx.settle_time(run).await.unwrap()),
         Verb::ParkUnattended => drop(cx.park_unattended(run, 2).await.unwrap()),
+        Verb::RequestRewind => drop(cx.request_rewind(run, &rewind_request(1, 1)).await.unwrap()),
+        Verb::StepBack => {
+            let epoch = cx.run_of(worker).await.epoch;
+            let step = StepBack { epoch, from: result_place(2) };
+            let is_done = matches!(cx.step_back(run, &step).await.unwrap(), Rewound::Done(_));
+            return if is_done { "Done: " } else { "Refused: " }.into();
+        }
     }
     String::new()
 }
@@ -270,6 +297,9 @@ fn changes(before: &RunRecord, after: &RunRecord) -> String {
     }
     if before.observed_reset_generation != after.observed_reset_generation {
         all.push("reset".into());
+    }
+    if before.observed_rewind_generation != after.observed_rewind_generation {
+        all.push(format!("rewind {}", after.observed_rewind_generation));
     }
     if before.waits.len() != after.waits.len() {
         all.push(format!("{} waits", after.waits.len()));

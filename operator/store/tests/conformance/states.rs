@@ -221,6 +221,7 @@ impl TestContext {
                 usage: row.usage,
                 trigger: row.trigger.as_deref(),
                 records_digest: row.records_digest,
+                forked_from: None,
             }
             .content_hash();
             assert_eq!((row.parent_hash, row.content_hash, row.position), (parent, hash, position));

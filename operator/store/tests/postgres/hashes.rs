@@ -120,6 +120,7 @@ fn header() -> impl Strategy<Value = (Header<'static>, Option<String>)> {
                 usage: Usage { tokens_in, tokens_out, tool_calls, cost_micro_usd },
                 trigger: None,
                 records_digest,
+                forked_from: None,
             };
             (header, trigger)
         },

@@ -298,6 +298,7 @@ impl Rows {
             usage: Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 },
             trigger: Some("TASK_END"),
             records_digest: Some(self.records_digest),
+            forked_from: None,
         };
         let content_hash = header.content_hash();
         let row = BoundaryRow {
@@ -317,6 +318,7 @@ impl Rows {
             usage: header.usage,
             trigger: Some("TASK_END".into()),
             records_digest: header.records_digest,
+            forked_from: None,
         };
         let decoded = DecodedBoundary {
             row,
