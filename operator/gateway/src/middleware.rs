@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::HeaderName;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use dalsegno_model::RunId;
@@ -55,6 +56,17 @@ pub(crate) async fn observe(State(observer): State<Observer>, request: Request, 
         Some(code) => tracing::info!(%code, micros, "refused"),
     }
     response
+}
+
+/// Drops the headers by which a front proxy names a user. On this listener anybody could send them, and no code may
+/// ever see them.
+pub(crate) async fn drop_proxy_headers(mut request: Request) -> Request {
+    let is_foreign = |name: &&HeaderName| name.as_str().starts_with("x-remote-");
+    let foreign: Vec<_> = request.headers().keys().filter(is_foreign).cloned().collect();
+    for name in foreign {
+        request.headers_mut().remove(name);
+    }
+    request
 }
 
 /// The answer of a handler that panicked.

@@ -19,6 +19,7 @@ mod park;
 mod problem;
 mod records;
 mod text;
+mod turns;
 mod waits;
 
 pub use audit::*;
@@ -33,6 +34,7 @@ pub use problem::{Code, Problem};
 pub use records::*;
 pub use serde_json::value::RawValue;
 pub use text::printable;
+pub use turns::*;
 pub use waits::*;
 
 use std::collections::BTreeMap;
@@ -49,6 +51,9 @@ pub mod env {
     /// File with the run's input; `null` if the run has none. The API server keeps the values of an inline input, not
     /// its formatting.
     pub const INPUT_FILE: &str = "DALSEGNO_INPUT_FILE";
+    /// File with the CAs, in PEM, that verify the gateway's certificate. They are the only ones to trust. Read it for each new
+    /// connection, because it is replaced. Absent if the gateway has no TLS.
+    pub const CA_FILE: &str = "DALSEGNO_CA_FILE";
     /// `namespace/name` of the run, for the worker's own logs.
     pub const RUN: &str = "DALSEGNO_RUN";
     /// Number of this attempt, from 1.
