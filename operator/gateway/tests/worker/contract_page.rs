@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use dalsegno_gateway::serve;
+use dalsegno_gateway::{Listener, serve};
 use dalsegno_model::{Operator as _, RequestedBy, WaitAnswer, WaitDecision};
 use dalsegno_protocol::{Code, Limits, WaitOutcome};
 use serde_json::Value;
@@ -135,7 +135,8 @@ async fn replay(section: &str) -> usize {
     let ctx = TestContext::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1/runs/{}", listener.local_addr().unwrap(), ctx.run);
-    tokio::spawn(serve(listener, ctx.gateway.clone(), std::future::pending()));
+    let listener = Listener::plain(listener, &ctx.gateway);
+    tokio::spawn(serve(vec![listener], ctx.gateway.clone(), std::future::pending()));
     let token_file = std::env::temp_dir().join(format!("dalsegno-walk-{}", ctx.run));
     fs::write(&token_file, "token-of-pod-1\n").unwrap();
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use dalsegno_gateway::{Config, serve};
+use dalsegno_gateway::{Config, Listener, serve};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -45,7 +45,8 @@ pub async fn start(ctx: &TestContext) -> TestServer {
     let listener = socket.listen(1_024).unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let ended = tokio::spawn(serve(listener, ctx.gateway.clone(), async {
+    let listener = Listener::plain(listener, &ctx.gateway);
+    let ended = tokio::spawn(serve(vec![listener], ctx.gateway.clone(), async {
         stopped.await.unwrap();
     }));
     TestServer { address, stop, ended }
