@@ -6,6 +6,7 @@ mod https_url;
 mod server;
 mod store;
 mod user;
+mod tls;
 mod values;
 
 use clap::{Parser, Subcommand};
@@ -18,6 +19,7 @@ pub use server::{
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
+pub use tls::{TlsArgs, TlsMode};
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{
@@ -49,6 +51,8 @@ pub enum Command {
         #[command(flatten)]
         health: HealthArgs,
         #[command(flatten)]
+        tls: TlsArgs,
+        #[command(flatten)]
         key: KeyArgs,
     },
     /// Runs an agent on this machine, without a cluster: gateway, store and recovery, with processes instead of pods.
@@ -70,6 +74,8 @@ pub enum Command {
         #[command(flatten)]
         health: HealthArgs,
         #[command(flatten)]
+        tls: TlsArgs,
+        #[command(flatten)]
         key: KeyArgs,
     },
     /// Serves the worker contract over HTTP. Any number of gateways may share one store.
@@ -82,6 +88,8 @@ pub enum Command {
         gateway: GatewayArgs,
         #[command(flatten)]
         health: HealthArgs,
+        #[command(flatten)]
+        tls: TlsArgs,
         #[command(flatten)]
         key: KeyArgs,
     },

@@ -32,7 +32,8 @@ use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::cache::run_queues::RunQueues;
 use crate::cache::watch_health::WatchHealth;
-use crate::config::OperatorArgs;
+use crate::certificates::bundle::GatewayTrust;
+use crate::config::{OperatorArgs, TlsArgs};
 use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
@@ -47,6 +48,7 @@ use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
 use crate::tasks::notifications::{Outbox, Receiver};
 use crate::tasks::run_counts::Ages;
+use crate::tasks::certificates::Certificates;
 use crate::tasks::watches::{
     enqueue_runs_of, signal_when_listed, trim, watch_approvals, watch_kind, watch_nodes, watch_pods,
     watch_quotas,
@@ -70,6 +72,8 @@ pub struct Manager {
     pub args: OperatorArgs,
     /// File of the key that signs anchors.
     pub signing_key: Option<PathBuf>,
+    /// Settings of the gateway's certificate.
+    pub tls: TlsArgs,
     /// Metrics.
     pub metrics: Metrics,
     /// Aborts the process in tests.
@@ -111,7 +115,7 @@ impl Manager {
     async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
         let queue_health = self.queue_health.clone();
-        let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
+        let (args, tls, signing_key) = (self.args.clone(), self.tls.clone(), self.signing_key.clone());
         let receiver = Receiver::new(&args.notifications, &api_server_hosts().await).await?;
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
@@ -156,6 +160,8 @@ impl Manager {
         tasks.spawn(retention::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
 
         let (runs_cached, wait_for_cache) = oneshot::channel();
+        // After the pods are listed: an empty cache is no proof that every worker has a new CA.
+        tasks.spawn(Certificates::new(ctx.clone(), tls, &args.namespace).run(stop.clone()));
         tasks.spawn(cache_cleanup::run(ctx.clone(), runs.clone(), wait_for_cache));
         let ages = Ages { watches: watch_health, queue: queue_health };
         tasks.spawn(run_counts::run(runs.clone(), ctx.metrics.clone(), ages));
@@ -195,7 +201,7 @@ impl Manager {
         Context {
             client: self.client,
             store: self.store,
-            gateway_url: self.args.gateway_url.trim_end_matches('/').to_owned(),
+            gateway: GatewayTrust::new(&self.args.gateway_url),
             cli: CliLocation::Pod { namespace: self.args.namespace.clone() },
             pods: PodCache::default(),
             nodes: NodeCache::default(),

@@ -41,6 +41,10 @@ pub struct Metrics {
     watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
     anchored_until: Family<SinkLabel, Gauge>,
     expired_runs: Counter,
+    certificate_expiry: Family<[(String, String); 0], Gauge>,
+    ca_expiry: Family<[(String, String); 0], Gauge>,
+    ca_waiting_pods: Gauge,
+    plain_workers: Gauge,
     expired_rows: Counter,
     old_rows: Counter,
     /// Unset until the first round has ended.
@@ -223,6 +227,26 @@ impl Metrics {
             "watch_age_seconds",
             "Time since each watch of the API server was last heard, by kind",
             self.watch_age.clone(),
+        registry.register(
+            "certificate_expiry_timestamp_seconds",
+            "Unix time at which the gateway's certificate expires",
+            self.certificate_expiry.clone(),
+        );
+        registry.register(
+            "ca_expiry_timestamp_seconds",
+            "Unix time at which the operator's newest CA expires",
+            self.ca_expiry.clone(),
+        );
+        registry.register(
+            "ca_waiting_pods",
+            "Pods that keep the gateway's certificate from being replaced, because they lack the new CA",
+            self.ca_waiting_pods.clone(),
+        );
+        registry.register(
+            "plain_workers",
+            "Workers that were started before the gateway had TLS and use plain HTTP",
+            self.plain_workers.clone(),
+        );
         );
         registry.register(
             "anchored_until_timestamp_seconds",
@@ -325,6 +349,23 @@ impl Metrics {
     /// Sets the number of runs that wait for their reconcile.
     pub fn set_waiting_runs(&self, runs: usize) {
         self.waiting_runs.set(i64::try_from(runs).unwrap_or(i64::MAX));
+    }
+
+    /// Sets when the gateway's certificate and the newest CA expire, how many pods lack that CA, and how many workers have no
+    /// TLS.
+    pub fn set_certificates(
+        &self,
+        certificate: Option<Timestamp>,
+        authority: Option<Timestamp>,
+        [waiting, plain]: [usize; 2],
+    ) {
+        for (gauge, at) in [(&self.certificate_expiry, certificate), (&self.ca_expiry, authority)] {
+            if let Some(at) = at {
+                gauge.get_or_create(&[]).set(at.as_second());
+            }
+        }
+        self.ca_waiting_pods.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.plain_workers.set(i64::try_from(plain).unwrap_or(i64::MAX));
     }
 
     /// Counts a status write that the API server rejected, because the cache was behind.

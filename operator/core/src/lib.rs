@@ -20,6 +20,7 @@
 //! | [`remedy`], [`CliLocation`] | what a person does about a hold, with the commands for this run |
 //! | [`approvals`] | the AgentApprovals of a run, and which decisions count |
 //! | [`attribution`] | who requested a change of an AgentRun, and why |
+//! | [`certificates`] | the gateway's certificate and its CA, and when they change |
 //! | [`resync`] | when a run is looked at although nothing woke it |
 //! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
 //! | [`run_queue`] | which runs wait because their definition limits them |
@@ -37,6 +38,7 @@ pub mod attribution;
 mod avoided_nodes;
 mod cli_location;
 mod deadlines;
+pub mod certificates;
 pub mod decide;
 mod decision;
 pub mod end;
@@ -70,7 +72,7 @@ pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Decision, Effect, EventLevel, EventSpec};
 pub use observed::{
-    EffectResult, NameHolder, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod,
-    ObservedStore, VolumeProblem,
+    CaBundle, EffectResult, GatewayAddress, NameHolder, Observed, ObservedAgent, ObservedHead, ObservedNode,
+    ObservedPod, ObservedStore, VolumeProblem,
 };
 pub use pod_create_error::{NamespaceQuota, PodCreateError};

@@ -64,7 +64,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         calls_to_settle: None,
         approvals: Some(ObservedApprovals::cached(ctx.approvals.of(&uid), ctx.policies.state())),
         cli: ctx.cli.clone(),
-        gateway_url: ctx.gateway_url.clone(),
+        gateway: ctx.gateway.address(),
     })
 }
 

@@ -77,6 +77,7 @@ where
         state_reads: StateReadBudget::new(0),
         args,
         signing_key: None,
+        tls: TlsArgs::off(),
         metrics: Metrics::default(),
         failpoint: Failpoint::default(),
         is_ready: Arc::default(),

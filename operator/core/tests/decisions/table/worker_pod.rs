@@ -238,7 +238,7 @@ fn the_pod_of_a_dry_run_equals_the_first_attempts_pod_except_for_its_names() {
     );
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
-    let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();
+    let tried = worker::dry_run_pod(&definition, &given.seen.gateway).unwrap();
     let renamed = json!(tried)
         .to_string()
         .replace("dry-run-definition-uid", RUN)
