@@ -3,23 +3,26 @@
 #[cfg(test)]
 mod documentation;
 mod https_url;
+mod people_api;
 mod server;
 mod store;
-mod user;
 mod tls;
+mod user;
 mod values;
 
 use clap::{Parser, Subcommand};
 
 pub use https_url::HttpsUrl;
+#[cfg(test)]
+pub use people_api::PeopleApiArgs;
 pub use server::{
     DevApproveArgs, DevArgs, DevCommand, DevDecisionArgs, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs,
     HealthArgs, KeyArgs, NotificationArgs, OperatorArgs,
 };
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
+pub use tls::{TlsArgs, TlsMode};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
-pub use tls::{TlsArgs, TlsMode};
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
 };
 pub use values::{
@@ -49,9 +52,9 @@ pub enum Command {
         #[command(flatten)]
         operator: OperatorArgs,
         #[command(flatten)]
-        health: HealthArgs,
-        #[command(flatten)]
         tls: TlsArgs,
+        #[command(flatten)]
+        health: HealthArgs,
         #[command(flatten)]
         key: KeyArgs,
     },
@@ -72,9 +75,9 @@ pub enum Command {
         #[command(flatten)]
         operator: OperatorArgs,
         #[command(flatten)]
-        health: HealthArgs,
-        #[command(flatten)]
         tls: TlsArgs,
+        #[command(flatten)]
+        health: HealthArgs,
         #[command(flatten)]
         key: KeyArgs,
     },
@@ -87,9 +90,9 @@ pub enum Command {
         #[command(flatten)]
         gateway: GatewayArgs,
         #[command(flatten)]
-        health: HealthArgs,
-        #[command(flatten)]
         tls: TlsArgs,
+        #[command(flatten)]
+        health: HealthArgs,
         #[command(flatten)]
         key: KeyArgs,
     },

@@ -14,6 +14,7 @@ mod manager;
 mod metrics;
 mod mutex;
 mod output;
+mod people_api;
 mod process_limits;
 mod purge;
 mod serve;

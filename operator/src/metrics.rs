@@ -1,5 +1,6 @@
 //! The operator's Prometheus metrics.
 
+mod people_api;
 mod runs;
 
 use std::sync::atomic::AtomicU64;
@@ -15,6 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+pub use people_api::PeopleApiMetrics;
 pub use runs::{RunMetrics, StateLabel};
 
 use crate::mutex::lock;
@@ -24,6 +26,8 @@ use crate::mutex::lock;
 pub struct Metrics {
     /// Metrics of runs and their recoveries.
     pub runs: RunMetrics,
+    /// Metrics of the registration of the aggregated API.
+    pub people_api: PeopleApiMetrics,
     effects: Family<EffectLabel, Counter>,
     attempts_ended: Family<CauseLabel, Counter>,
     reconciles: Family<OutcomeLabel, Counter>,
@@ -37,14 +41,14 @@ pub struct Metrics {
     status_conflicts: Counter,
     waiting_runs: Gauge,
     policies_in_place: Gauge,
-    active_runs: Gauge,
-    watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
-    anchored_until: Family<SinkLabel, Gauge>,
-    expired_runs: Counter,
     certificate_expiry: Family<[(String, String); 0], Gauge>,
     ca_expiry: Family<[(String, String); 0], Gauge>,
     ca_waiting_pods: Gauge,
     plain_workers: Gauge,
+    active_runs: Gauge,
+    watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
+    anchored_until: Family<SinkLabel, Gauge>,
+    expired_runs: Counter,
     expired_rows: Counter,
     old_rows: Counter,
     /// Unset until the first round has ended.
@@ -191,6 +195,7 @@ impl Metrics {
             self.reconcile_panics.clone(),
         );
         let registry = registry.sub_registry_with_prefix("operator");
+        self.people_api.register(registry);
         registry.register("effects", "Effects performed, by effect", self.effects.clone());
         registry.register("attempts_ended", "Attempts ended, by cause", self.attempts_ended.clone());
         registry.register("reconciles", "Reconciles, by outcome", self.reconciles.clone());
@@ -222,11 +227,6 @@ impl Metrics {
             "Whether the admission policies are in place that prove who decided: 1, or 0",
             self.policies_in_place.clone(),
         );
-        registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
-        registry.register(
-            "watch_age_seconds",
-            "Time since each watch of the API server was last heard, by kind",
-            self.watch_age.clone(),
         registry.register(
             "certificate_expiry_timestamp_seconds",
             "Unix time at which the gateway's certificate expires",
@@ -247,6 +247,11 @@ impl Metrics {
             "Workers that were started before the gateway had TLS and use plain HTTP",
             self.plain_workers.clone(),
         );
+        registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
+        registry.register(
+            "watch_age_seconds",
+            "Time since each watch of the API server was last heard, by kind",
+            self.watch_age.clone(),
         );
         registry.register(
             "anchored_until_timestamp_seconds",
@@ -346,11 +351,6 @@ impl Metrics {
         self.policies_in_place.set(in_place.into());
     }
 
-    /// Sets the number of runs that wait for their reconcile.
-    pub fn set_waiting_runs(&self, runs: usize) {
-        self.waiting_runs.set(i64::try_from(runs).unwrap_or(i64::MAX));
-    }
-
     /// Sets when the gateway's certificate and the newest CA expire, how many pods lack that CA, and how many workers have no
     /// TLS.
     pub fn set_certificates(
@@ -366,6 +366,11 @@ impl Metrics {
         }
         self.ca_waiting_pods.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         self.plain_workers.set(i64::try_from(plain).unwrap_or(i64::MAX));
+    }
+
+    /// Sets the number of runs that wait for their reconcile.
+    pub fn set_waiting_runs(&self, runs: usize) {
+        self.waiting_runs.set(i64::try_from(runs).unwrap_or(i64::MAX));
     }
 
     /// Counts a status write that the API server rejected, because the cache was behind.

@@ -18,9 +18,10 @@
 //! | [`recovery`] | when a run is held, and how long the next attempt waits |
 //! | [`temporary_holds`] | which holds end by themselves, and when |
 //! | [`remedy`], [`CliLocation`] | what a person does about a hold, with the commands for this run |
+//! | [`api_registration`] | whether the aggregated API is registered at the API server |
 //! | [`approvals`] | the AgentApprovals of a run, and which decisions count |
-//! | [`attribution`] | who requested a change of an AgentRun, and why |
 //! | [`certificates`] | the gateway's certificate and its CA, and when they change |
+//! | [`attribution`] | who requested a change of an AgentRun, and why |
 //! | [`resync`] | when a run is looked at although nothing woke it |
 //! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
 //! | [`run_queue`] | which runs wait because their definition limits them |
@@ -33,12 +34,13 @@
 //! | `run_stage`, `status` | the run's status and its Kubernetes events |
 //! | [`pod`] | how to read a pod's status |
 
+pub mod api_registration;
 pub mod approvals;
 pub mod attribution;
 mod avoided_nodes;
+pub mod certificates;
 mod cli_location;
 mod deadlines;
-pub mod certificates;
 pub mod decide;
 mod decision;
 pub mod end;

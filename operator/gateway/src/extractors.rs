@@ -186,11 +186,7 @@ impl AuthenticatedUser {
     }
 
     /// The API server has authorized this path for the user. It does not compare the namespace's UID with the run's.
-    async fn by_front_proxy(
-        parts: &mut Parts,
-        gateway: &Gateway,
-        run: &RunName,
-    ) -> Result<Self, ApiProblem> {
+    async fn by_front_proxy(parts: &mut Parts, gateway: &Gateway, run: &RunName) -> Result<Self, ApiProblem> {
         let Some(FrontProxyUser { name, pod_uid, audit_id }) = parts.extensions.remove() else {
             return Err(ApiProblem::new(Code::Unauthenticated, "the front proxy has named no user"));
         };

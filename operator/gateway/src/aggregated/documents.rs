@@ -40,11 +40,7 @@ pub(crate) const SUBRESOURCES: &[Subresource] = &[
     subresource("turns", "AgentRunTurns", &["get"]),
 ];
 
-const fn subresource(
-    name: &'static str,
-    kind: &'static str,
-    verbs: &'static [&'static str],
-) -> Subresource {
+const fn subresource(name: &'static str, kind: &'static str, verbs: &'static [&'static str]) -> Subresource {
     Subresource { name, kind, verbs }
 }
 
@@ -83,10 +79,7 @@ fn document(path: String, content_type: &'static str, value: &Value) -> Document
 /// The document of this path, if there is one. `Accept` is ignored: a refusal would make the whole group unavailable.
 pub(crate) fn at(path: &str, headers: &HeaderMap) -> Option<Response> {
     let document = DOCUMENTS.iter().find(|document| document.path == path)?;
-    let head = [
-        (header::CONTENT_TYPE, document.content_type.clone()),
-        (header::ETAG, document.etag.clone()),
-    ];
+    let head = [(header::CONTENT_TYPE, document.content_type.clone()), (header::ETAG, document.etag.clone())];
     let known = headers.get_all(header::IF_NONE_MATCH).iter().any(|etag| *etag == document.etag);
     Some(match known {
         true => (StatusCode::NOT_MODIFIED, head, Body::empty()).into_response(),

@@ -33,8 +33,21 @@ mod tests {
         assert!(is_plain(path));
         assert_eq!(run_name(path), Some("nightly"));
         for path in [
-            "", "/", "apis", "/apis/", "//apis", "/apis//v1", "/apis/./v1", "/apis/../v1", "/apis/..",
-            "/apis/a%2Fb", "/apis/%2e%2e/v1", "/apis/a\\b", "/apis/a;b", "/apis/a b", "/apis/é",
+            "",
+            "/",
+            "apis",
+            "/apis/",
+            "//apis",
+            "/apis//v1",
+            "/apis/./v1",
+            "/apis/../v1",
+            "/apis/..",
+            "/apis/a%2Fb",
+            "/apis/%2e%2e/v1",
+            "/apis/a\\b",
+            "/apis/a;b",
+            "/apis/a b",
+            "/apis/é",
         ] {
             assert!(!is_plain(path), "{path}");
         }

@@ -187,7 +187,12 @@ impl Current {
             let trust = trust.borrow_and_update().clone();
             self.config = certificate.zip(trust).and_then(|(certificate, trust)| {
                 let config = server_config_with(&certificate.chain, &certificate.key, trust.verifier.clone());
-                let config = config.inspect_err(|error| tracing::error!(error = error_chain(error), "the certificate of the aggregated API cannot be used"));
+                let config = config.inspect_err(|error| {
+                    tracing::error!(
+                        error = error_chain(error),
+                        "the certificate of the aggregated API cannot be used"
+                    )
+                });
                 Some((TlsAcceptor::from(config.ok()?), trust))
             });
         }

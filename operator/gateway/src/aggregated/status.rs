@@ -70,7 +70,10 @@ mod tests {
     async fn a_problem_is_a_status_with_its_code_as_the_cause() {
         let path = "/apis/subresources.dalsegno.dev/v1alpha1/namespaces/shop/agentruns/nightly/state";
         let response = of(Code::Unavailable, "the store is away", path);
-        assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (503, &"1".parse().unwrap()));
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["retry-after"]),
+            (503, &"1".parse().unwrap())
+        );
         assert_eq!(response.headers()["content-type"], "application/json");
         let bytes = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
         let status: Value = serde_json::from_slice(&bytes).unwrap();

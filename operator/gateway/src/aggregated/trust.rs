@@ -73,7 +73,8 @@ impl RequestHeaderTrust {
         if allowed_names.is_empty() && cas.iter().any(|ca| clients.contains(ca)) {
             return Err(TrustError::AnyClient);
         }
-        let user: Result<Vec<HeaderName>, _> = list(data, USER_HEADERS)?.iter().map(|it| it.parse()).collect();
+        let user: Result<Vec<HeaderName>, _> =
+            list(data, USER_HEADERS)?.iter().map(|it| it.parse()).collect();
         let user = user.map_err(|error| TrustError::Invalid(USER_HEADERS, format!("{error}")))?;
         if user.is_empty() {
             return Err(TrustError::Missing(USER_HEADERS));
@@ -125,8 +126,6 @@ fn list(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String
     let text = data.get(key).map(String::as_str).unwrap_or_default();
     match text.trim() {
         "" => Ok(Vec::new()),
-        text => {
-            serde_json::from_str(text).map_err(|error| TrustError::Invalid(key, error.to_string()))
-        }
+        text => serde_json::from_str(text).map_err(|error| TrustError::Invalid(key, error.to_string())),
     }
 }

@@ -126,7 +126,8 @@ pub(crate) async fn list(
     let calls = gateway.call_with_retry("reading the calls", read).await?;
     // A page that is not empty is followed by another one, which may be empty.
     let next = calls.last().map(|it| format!("{}.{}.{}", it.call.turn, it.ordinal, it.call.id));
-    let entry = |it: StoredCall| CallEntry { call: it.call, attempt: it.attempt, damaged: it.damage.is_some() };
+    let entry =
+        |it: StoredCall| CallEntry { call: it.call, attempt: it.attempt, damaged: it.damage.is_some() };
     let calls = calls.into_iter().map(entry).collect();
     json_response(&gateway, &reader.owner, &CallsResponse { calls, next })
 }
