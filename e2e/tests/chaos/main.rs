@@ -1,5 +1,6 @@
 //! Tests that break the cluster or Dal Segno itself. They run one after the other (`--test-threads=1`).
 
+mod aggregated;
 mod approvals;
 mod corruption;
 mod fleet;
@@ -14,4 +15,5 @@ mod prior_run;
 mod release;
 mod soak;
 mod suspend;
+mod tls;
 mod upgrade;

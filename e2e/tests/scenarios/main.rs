@@ -21,6 +21,7 @@ mod liveness;
 mod loop_detector;
 mod messages;
 mod retention;
+mod roles;
 mod states;
 mod suspend;
 mod versions;
