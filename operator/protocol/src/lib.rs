@@ -66,6 +66,25 @@ pub mod env {
 /// Audience of the token with which a worker attaches.
 pub const AUDIENCE: &str = "dalsegno";
 
+/// The version of this contract.
+///
+/// | version | adds |
+/// |---|---|
+/// | 1 | everything but the following |
+/// | 2 | `POST waits/{id}`, `GET waits/{id}`, `POST park`, `GET inbox`, and the fields that name waits and messages |
+pub const CONTRACT: i32 = 2;
+
+/// The version of a gateway that does not say its version.
+pub const FIRST_CONTRACT: i32 = 1;
+
+/// The version that has the call with this path, relative to the run.
+pub fn contract_of(path: &str) -> i32 {
+    match path.split(['/', '?']).next() {
+        Some("waits" | "park" | "inbox") => 2,
+        _ => FIRST_CONTRACT,
+    }
+}
+
 /// `POST attach`, authenticated by the pod's token.
 ///
 /// Idempotent for one instance. Another instance of the same attempt is refused with [`Code::AttemptSpent`]: a
@@ -122,6 +141,15 @@ pub struct AttachResponse {
     /// taken.
     #[serde(default)]
     pub inbox: i64,
+    /// The lowest version of this contract among the gateways that serve. Send nothing newer: the next request may reach any
+    /// of them. During a roll-out, attach again with the same instance until it is high enough. A gateway of version 1 does
+    /// not send it.
+    #[serde(default = "first_contract")]
+    pub contract: i32,
+}
+
+fn first_contract() -> i32 {
+    FIRST_CONTRACT
 }
 
 /// Whether an attempt starts a run or resumes it.

@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::context::*;
+use crate::server::until;
 
 const CONTRACT: &str = include_str!("../../../../docs/reference/contract.md");
 const WAITS: &str = include_str!("../../../../docs/guides/waits.md");
@@ -137,6 +138,8 @@ async fn replay(section: &str) -> usize {
     let url = format!("http://{}/v1/runs/{}", listener.local_addr().unwrap(), ctx.run);
     let listener = Listener::plain(listener, &ctx.gateway);
     tokio::spawn(serve(vec![listener], ctx.gateway.clone(), std::future::pending()));
+    // Its first heartbeat says the version of the contract.
+    until("it becomes ready", || ctx.gateway.is_ready()).await;
     let token_file = std::env::temp_dir().join(format!("dalsegno-walk-{}", ctx.run));
     fs::write(&token_file, "token-of-pod-1\n").unwrap();
 
