@@ -29,6 +29,7 @@ pub mod objects;
 pub mod operator;
 pub mod postgres;
 pub mod process;
+pub mod route;
 pub mod run;
 pub mod status;
 pub mod test_context;
