@@ -224,15 +224,13 @@ impl Process {
             TlsMode::Off => Transport::Plain,
             TlsMode::Operator | TlsMode::Secret => Transport::Legacy(serving.plain_open()),
         };
-        let listeners = vec![
-            Listener::new(listen(address).await.context("listening for workers")?, plain, &gateway),
-            // Also without TLS: workers that were started with it are served on, with the last certificate.
-            Listener::new(
-                listen(tls.gateway_tls_listen).await.context("listening for workers with TLS")?,
-                Transport::Tls(acceptor.clone()),
-                &gateway,
-            ),
-        ];
+        let socket = listen(address).await.context("listening for workers")?;
+        let mut listeners = vec![Listener::new(socket, plain, &gateway)];
+        // Also without TLS: workers that were started with it are served on, with the last certificate.
+        if let Some(address) = tls.gateway_tls_listen {
+            let socket = listen(address).await.context("listening for workers with TLS")?;
+            listeners.push(Listener::new(socket, Transport::Tls(acceptor.clone()), &gateway));
+        }
         let needs_certificate = tls.gateway_tls != TlsMode::Off;
         self.probes.ready.push(Arc::new({
             let gateway = gateway.clone();

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, Listener, serve};
+use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, Listener, PodIdentity, serve};
 use dalsegno_model::{
     Cause, Class, Created, Deadlines, Ending, Identity, NewRun, NextStep, OnPrior, PodRecord, RunId, Store,
     Verdict,

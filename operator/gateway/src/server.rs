@@ -78,8 +78,10 @@ impl Listener {
             let admitted = match gateway.connections.admit(peer.ip()) {
                 Ok(admitted) => admitted,
                 Err(_) => {
-                    // A client that speaks TLS sees a closed connection, and opens another.
-                    refusals.send(connection);
+                    // A client that speaks TLS could not read the answer: its connection is closed, and it opens another.
+                    if !matches!(transport, Transport::Tls(_)) {
+                        refusals.send(connection);
+                    }
                     continue;
                 }
             };

@@ -122,7 +122,7 @@ impl Objects {
         })
     }
 
-    /// Writes the operator's CAs. This answers a person who asked for another one.
+    /// Writes the operator's CAs. One that makes another the CA before answers a person who asked for another one.
     ///
     /// # Errors
     ///
@@ -137,7 +137,10 @@ impl Objects {
         if let Some(previous) = previous {
             data.extend([(PREVIOUS_CERTIFICATE, &previous.certificate), (PREVIOUS_KEY, &previous.key)]);
         }
-        let metadata = metadata(CA, read.version.clone(), BTreeMap::new());
+        // Deleting the key of the CA before answers no request.
+        let is_open = read.rotate && previous.is_none();
+        let annotations = is_open.then(|| (ROTATE.to_owned(), "now".to_owned())).into_iter().collect();
+        let metadata = metadata(CA, read.version.clone(), annotations);
         let secret = Secret {
             metadata,
             type_: Some("Opaque".to_owned()),

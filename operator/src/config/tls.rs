@@ -26,9 +26,15 @@ pub struct TlsArgs {
     /// Where the gateway's certificate comes from.
     #[arg(long, env = "DALSEGNO_GATEWAY_TLS", default_value = "off", value_name = "MODE")]
     pub gateway_tls: TlsMode,
-    /// Address of the worker contract over TLS. It is served once there is a certificate.
-    #[arg(long, env = "DALSEGNO_GATEWAY_TLS_LISTEN", default_value = "[::]:8443", value_name = "ADDRESS")]
-    pub gateway_tls_listen: SocketAddr,
+    /// Address of the worker contract over TLS. It is served once there is a certificate. Without TLS, workers that were
+    /// started with it are served on.
+    #[arg(
+        long,
+        env = "DALSEGNO_GATEWAY_TLS_LISTEN",
+        value_name = "ADDRESS",
+        required_if_eq_any([("gateway_tls", "operator"), ("gateway_tls", "secret")])
+    )]
+    pub gateway_tls_listen: Option<SocketAddr>,
     /// Secret of the mode `secret`, of type kubernetes.io/tls and with ca.crt, in this program's own namespace.
     #[arg(
         long,

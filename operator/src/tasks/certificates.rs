@@ -20,11 +20,11 @@ use kube::{Api, Resource as _};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::CA;
+use crate::certificates::issue::{self, by_id};
 use crate::certificates::objects::{
     AuthoritySecret, BundleMap, CertificateSecret, Objects, ServedSecret, bundle_of,
 };
-use crate::certificates::CA;
-use crate::certificates::issue::{self, by_id};
 use crate::config::{TlsArgs, TlsMode};
 use crate::controller::context::Context;
 
@@ -197,7 +197,7 @@ impl Certificates {
     async fn update_pods(&self, pods: &[PodTrust], read: &Read) -> anyhow::Result<()> {
         let (published, certificates) = read.bundle.content.as_ref().context("no bundle is published")?;
         let bundle = bundle_of(&published.authorities, certificates);
-        let patches = pods.iter().take(PATCHES_IN_A_ROUND).map(|pod| {
+        let patches = pods.iter().take(PATCHES_IN_A_ROUND).cloned().map(|pod| {
             let annotations = json!({
                 names::ANNOTATION_CA: bundle.pem,
                 names::ANNOTATION_CA_IDS: bundle.ids,
@@ -334,3 +334,6 @@ impl RotationReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
