@@ -82,3 +82,26 @@ pub(crate) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
 fn run_of(path: &str) -> Option<RunId> {
     path.strip_prefix(RUNS)?.split('/').next()?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_headers_of_a_front_proxy_reach_no_handler() {
+        let request = Request::builder()
+            .header("x-remote-user", "root")
+            .header("X-Remote-Group", "system:masters")
+            .header("x-remote-extra-a%2fb", "1")
+            .header("x-remotely", "kept")
+            .header("authorization", "Bearer a")
+            .body(Body::empty())
+            .unwrap();
+        let request = drop_proxy_headers(request).await;
+        let mut left: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "x-remotely"]);
+    }
+}

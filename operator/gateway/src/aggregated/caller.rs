@@ -94,7 +94,7 @@ mod tests {
     fn read(headers: &[(&'static str, &'static str)]) -> Option<FrontProxyUser> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            map.append(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value));
         }
         FrontProxyUser::from_headers(&map, &names())
     }
