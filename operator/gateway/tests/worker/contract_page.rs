@@ -266,6 +266,7 @@ fn the_documented_limits_match_the_protocol() {
 fn the_documented_environment_matches_the_protocol() {
     use dalsegno_protocol::env;
     let names: Vec<_> = rows("The environment").into_iter().map(|row| row[0].clone()).collect();
-    let all = [env::URL, env::TOKEN_FILE, env::INPUT_FILE, env::RUN, env::ATTEMPT, env::TERMINATION_LOG];
+    let files = [env::CA_FILE, env::TOKEN_FILE, env::INPUT_FILE];
+    let all = [&[env::URL][..], &files, &[env::RUN, env::ATTEMPT, env::TERMINATION_LOG]].concat();
     assert_eq!(names, all);
 }

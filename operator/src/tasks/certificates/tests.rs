@@ -113,25 +113,38 @@ impl Fixture {
         pods::watch(self.certificates.ctx.pods.clone(), events).collect::<Vec<_>>().await;
     }
 
-    /// Rounds until nothing is due. Each is followed by what the watch shows.
+    fn writes(&self) -> u64 {
+        self.server.lock().unwrap().writes
+    }
+
+    fn has_certificate(&self) -> bool {
+        self.server.lock().unwrap().objects.contains_key(&format!("{SECRETS}/dalsegno-tls"))
+    }
+
+    /// One round, after which the watch shows the pods. Returns the pause after it.
+    async fn round(&mut self) -> Duration {
+        let pause = self.certificates.round().await.unwrap();
+        let pods: Vec<Value> = {
+            let server = self.server.lock().unwrap();
+            server
+                .objects
+                .iter()
+                .filter(|(path, _)| path.contains("/pods/"))
+                .map(|(_, it)| it.clone())
+                .collect()
+        };
+        for pod in pods {
+            self.show(pod).await;
+        }
+        // The deadlines of these tests are milliseconds.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        pause
+    }
+
+    /// Rounds until nothing is due.
     async fn settle(&mut self) {
         for _ in 0..40 {
-            let pause = self.certificates.round().await;
-            let pods: Vec<_> = {
-                let server = self.server.lock().unwrap();
-                server
-                    .objects
-                    .iter()
-                    .filter(|(path, _)| path.contains("/pods/"))
-                    .map(|(_, it)| it.clone())
-                    .collect()
-            };
-            for pod in pods {
-                self.show(pod).await;
-            }
-            // The deadlines of these tests are milliseconds.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if pause.is_ok_and(|pause| pause == LONGEST_PAUSE) {
+            if self.round().await == LONGEST_PAUSE {
                 return;
             }
         }
@@ -228,26 +241,15 @@ async fn a_crash_after_any_write_goes_on_with_the_next_operator() {
         let mut fixture = Fixture::new(tls()).await;
         fixture.server.lock().unwrap().lost_answer = Some(lost_answer);
         // The operator that loses the answer ends before its next look.
-        while fixture.server.lock().unwrap().writes < lost_answer
-            && fixture.certificates.round().await.is_ok()
-        {
-            if fixture.server.lock().unwrap().objects.contains_key(&format!("{SECRETS}/dalsegno-tls")) {
-                break;
-            }
+        while fixture.writes() < lost_answer && !fixture.has_certificate() {
+            fixture.certificates.round().await.unwrap();
         }
         fixture.restart();
         let old = begin_rotation(&mut fixture).await;
-        while fixture.server.lock().unwrap().writes < lost_answer {
-            let writes = fixture.server.lock().unwrap().writes;
-            let _ = fixture.certificates.round().await;
-            if let Some(pod) = fixture.server.lock().unwrap().objects.get(POD).cloned() {
-                let events = stream::iter([Ok(watcher::Event::Apply(serde_json::from_value(pod).unwrap()))]);
-                pods::watch(fixture.certificates.ctx.pods.clone(), events).collect::<Vec<_>>().await;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            if fixture.server.lock().unwrap().writes == writes
-                && fixture.certificates.round().await.unwrap() == LONGEST_PAUSE
-            {
+        while fixture.writes() < lost_answer {
+            let writes = fixture.writes();
+            let pause = fixture.round().await;
+            if fixture.writes() == writes && pause == LONGEST_PAUSE {
                 assert_rotated(&fixture, &old);
                 assert!(lost_answer > 10, "only {lost_answer} writes");
                 return;
