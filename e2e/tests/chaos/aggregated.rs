@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use dalsegno_e2e::install::Version;
 use dalsegno_e2e::operator::{NAMESPACE, RELEASE};
 use dalsegno_e2e::postgres::{self, GATEWAY, Postgres};
 use dalsegno_e2e::process::{self, kubectl};
 use dalsegno_e2e::wait::{consistently, eventually, secs};
 use dalsegno_e2e::{Agent, Operator, Result, TestContext, objects};
-use dalsegno_e2e::install::Version;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{Api, DeleteParams};
@@ -123,7 +123,8 @@ async fn aggregated_people_need_nothing_but_a_kubeconfig_also_while_the_store_is
     ];
     for call in reads {
         let answer = get("ada", &namespace, &format!("run/{call}")).await?;
-        let answer: Value = serde_json::from_str(&answer).map_err(|error| anyhow::anyhow!("{call}: {error}"))?;
+        let answer: Value =
+            serde_json::from_str(&answer).map_err(|error| anyhow::anyhow!("{call}: {error}"))?;
         assert!(answer.is_object(), "{call}: {answer}");
     }
     assert!(get("ada", &namespace, "run/export").await?.contains("signature"), "a bundle");
@@ -148,7 +149,8 @@ async fn aggregated_people_need_nothing_but_a_kubeconfig_also_while_the_store_is
     let settle = json!({ "call": "nothing", "outcome": "failed", "reason": "there is none" });
     let error = create("ada", &namespace, "run/settle", &settle).await.expect_err("no call").to_string();
     assert!(error.contains("has no call of this id"), "{error}");
-    let error = create("vera", &namespace, "run/messages", &json!({})).await.expect_err("no right").to_string();
+    let error =
+        create("vera", &namespace, "run/messages", &json!({})).await.expect_err("no right").to_string();
     assert!(error.contains("Forbidden"), "{error}");
     let audit: Value = serde_json::from_str(&get("ada", &namespace, "run/audit").await?)?;
     let rows = audit["rows"].as_array().into_iter().flatten();
@@ -157,7 +159,8 @@ async fn aggregated_people_need_nothing_but_a_kubeconfig_also_while_the_store_is
     assert!(sent.len() == 1 && sent[0].contains(r#""auditID":""#), "{sent:?}");
     // The kind AgentRun is still the only one of this name.
     assert!(kubectl(["get", "agentruns", "--namespace", &namespace]).await?.contains("run"));
-    let resources = kubectl(["api-resources", "--api-group", "subresources.dalsegno.dev", "--no-headers"]).await?;
+    let resources =
+        kubectl(["api-resources", "--api-group", "subresources.dalsegno.dev", "--no-headers"]).await?;
     assert_eq!(resources.trim(), "");
 
     // A subresource named `log` is not cut at the API server's time-out of 60 s. It ends with the run.
@@ -178,12 +181,16 @@ async fn aggregated_people_need_nothing_but_a_kubeconfig_also_while_the_store_is
     let since = Instant::now();
     let took = delete_a_namespace(&ctx.client, secs(45)).await?;
     println!("the store is away: a namespace is deleted in {took:?}");
-    consistently("the documents and the registration", secs(40).saturating_sub(since.elapsed()), async || {
-        let list = kubectl(["get", "--raw", GROUP]).await?;
-        anyhow::ensure!(list.contains("agentruns/state"), "{list}");
-        anyhow::ensure!(registration(&ctx.client).await? == Some(true), "the registration");
-        Ok(())
-    })
+    consistently(
+        "the documents and the registration",
+        secs(40).saturating_sub(since.elapsed()),
+        async || {
+            let list = kubectl(["get", "--raw", GROUP]).await?;
+            anyhow::ensure!(list.contains("agentruns/state"), "{list}");
+            anyhow::ensure!(registration(&ctx.client).await? == Some(true), "the registration");
+            Ok(())
+        },
+    )
     .await?;
     let error = get("ada", &namespace, "run/state").await.expect_err("no store").to_string();
     assert!(error.contains("the store did not answer"), "{error}");
@@ -213,8 +220,10 @@ async fn aggregated_gateways_that_are_away_hold_up_no_namespace_for_longer_than_
         anyhow::ensure!(registration(&ctx.client).await?.is_none(), "registered without a gateway");
         Ok(())
     };
-    let (for_ever, took) =
-        tokio::join!(consistently("no registration", secs(40), away), delete_a_namespace(&ctx.client, secs(30)));
+    let (for_ever, took) = tokio::join!(
+        consistently("no registration", secs(40), away),
+        delete_a_namespace(&ctx.client, secs(30))
+    );
     for_ever?;
     println!("gateways away for ever: a namespace is deleted in {:?}", took?);
     gateways.revert().await?;

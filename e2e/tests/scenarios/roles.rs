@@ -14,22 +14,38 @@ const READ: &[&str] = &["get", "list", "watch"];
 const VERBS: [&str; 9] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "approve"];
 const SUBRESOURCES: [&str; 13] = [
-    "audit", "calls", "checkpoint", "events", "export", "log", "memory-delta", "messages", "proposal", "records",
-    "settle", "state", "turns",
+    "audit",
+    "calls",
+    "checkpoint",
+    "events",
+    "export",
+    "log",
+    "memory-delta",
+    "messages",
+    "proposal",
+    "records",
+    "settle",
+    "state",
+    "turns",
 ];
 
 /// A right: group, resource with its subresource, verb.
 type Right = (&'static str, String, &'static str);
 
 fn rights(group: &'static str, resources: &[&str], verbs: &[&'static str]) -> Vec<Right> {
-    let of = |resource: &&str| verbs.iter().map(|verb| (group, (*resource).to_owned(), *verb)).collect::<Vec<_>>();
+    let of =
+        |resource: &&str| verbs.iter().map(|verb| (group, (*resource).to_owned(), *verb)).collect::<Vec<_>>();
     resources.iter().flat_map(of).collect()
 }
 
 /// What anybody could want to do.
 fn all() -> Vec<Right> {
     let mut all = rights(KINDS, &["agentruns", "agentdefinitions", "agentapprovals"], &VERBS);
-    all.extend(rights(KINDS, &["agentruns/status", "agentdefinitions/status", "agentapprovals/status"], &VERBS));
+    all.extend(rights(
+        KINDS,
+        &["agentruns/status", "agentdefinitions/status", "agentapprovals/status"],
+        &VERBS,
+    ));
     for name in SUBRESOURCES {
         all.extend(rights(PAYLOADS, &[&format!("agentruns/{name}")], &VERBS));
     }
