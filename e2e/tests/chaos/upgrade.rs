@@ -82,7 +82,8 @@ impl<'c> Upgraded<'c> {
     /// Upgrades to the current version, turns TLS off, and rolls back. Under each version a run of the other one loses its pod.
     /// Returns the run that was started under the current version.
     async fn upgrade_and_roll_back(&self, values: &Value) -> Result<Run<'c>> {
-        let status = process::run("helm", ["status", RELEASE, "--namespace", NAMESPACE, "--output", "json"]).await?;
+        let status =
+            process::run("helm", ["status", RELEASE, "--namespace", NAMESPACE, "--output", "json"]).await?;
         let before: Value = serde_json::from_str(&status)?;
         let revision = before["version"].to_string();
         self.evict().await?;
@@ -104,7 +105,8 @@ impl<'c> Upgraded<'c> {
         for run in [&started, &self.evicted] {
             expect_scheme(run, "http://").await?;
         }
-        let rollback = ["rollback", RELEASE, &revision, "--namespace", NAMESPACE, "--wait", "--timeout", "100s"];
+        let rollback =
+            ["rollback", RELEASE, &revision, "--namespace", NAMESPACE, "--wait", "--timeout", "100s"];
         process::run("helm", rollback).await?;
         self.ctx.operator.wait_for_rollout().await?;
         started.evict().await?;

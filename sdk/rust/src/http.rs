@@ -112,7 +112,10 @@ impl Client {
         let mut is_logged = false;
         while self.contract.load(Ordering::Relaxed) < needed && self.attach(instance)?.contract < needed {
             if !is_logged {
-                log_line(&format!("{}: waits until every gateway is of a version that has it", loggable(path)));
+                log_line(&format!(
+                    "{}: waits until every gateway is of a version that has it",
+                    loggable(path)
+                ));
                 is_logged = true;
             }
             thread::sleep(ROLL_OUT_PAUSE);

@@ -53,7 +53,9 @@ fn nothing_newer_than_the_oldest_gateway_is_sent() {
     let script = gateway.script.lock().unwrap();
     let paths: Vec<_> = script.requests.iter().map(|(path, ..)| path.as_str()).collect();
     assert_eq!(paths, ["attach", "attach", "attach", "attach", "waits/w1"]);
-    assert!(script.requests[..4].iter().all(|it| it.1 == script.requests[0].1 && it.2 == script.requests[0].2));
+    assert!(
+        script.requests[..4].iter().all(|it| it.1 == script.requests[0].1 && it.2 == script.requests[0].2)
+    );
 }
 
 #[test]
