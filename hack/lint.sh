@@ -55,6 +55,8 @@ chart() {
         persistence.size=10g persistence.size=1m persistence.size=1K terminationGracePeriodSeconds=14 \
         anchors.sink=file anchors.sink=log log=verbose \
         notifications.url=http://a notifications.url=https://a/b 'notifications.kinds={Held}' \
+        gateway.tls.mode=on gateway.tls.mode=secret gateway.tls.mode=certManager gateway.tls.settle=90 \
+        gateway.tls.mode=secret,gateway.tls.secret.name=dalsegno-tls \
         retention.purgeDays=0 gateway.memory.responses=160 gateway.memory.responses=159Mi gateway.memory.deltaBases=1000m \
         gateway.memory.bodies=64Mi operator.memory.cache=0Mi; do
         ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
@@ -64,6 +66,13 @@ chart() {
     watched=$("${template[@]}" --set 'watchNamespaces={a,b}') &&
         [[ $(grep -c 'resources: \[pods\]' <<<"$watched") = 2 && $watched = *'value: "a,b"'* ]] &&
         ! grep -A 200 '^kind: ClusterRole$' <<<"$watched" | sed '/^---/q' | grep -q pods || return 1
+    # The operator reads and writes only the Secrets of TLS, by name, and without TLS none.
+    local tls
+    tls=$("${template[@]}" --set gateway.tls.mode=secret,gateway.tls.secret.name=own) &&
+        [[ $tls = *'resourceNames: [own]'* && $tls = *'value: https://dalsegno-gateway.default.svc:8443'* ]] &&
+        ! "${template[@]}" --set gateway.tls.mode=off | grep -q 'resources: \[secrets, configmaps\]' &&
+        [[ $("${template[@]}" --set gateway.tls.mode=off) = *'value: http://dalsegno-gateway.default.svc:8080'* ]] ||
+        { echo 'TLS has other rights or another URL'; return 1; }
     # Notifications need the Secret that signs them, and only the operator has it.
     local notifies=(--set notifications.url=https://a/b --set notifications.existingSecret.name=hook)
     [[ $("${template[@]}" "${notifies[@]}" | grep -c 'mountPath: /etc/dalsegno/notifications$') = 1 ]] || return 1

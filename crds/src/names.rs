@@ -31,6 +31,22 @@ pub const MANAGED_BY: &str = "dalsegno";
 /// Pod annotation: the run's inline input. The downward API mounts it as a file for the worker.
 pub const ANNOTATION_INPUT: &str = "dalsegno.dev/input";
 
+/// Pod annotation: the CAs that verify the gateway's certificate, in PEM. The downward API mounts it as a file for the
+/// worker, which follows each change.
+pub const ANNOTATION_CA: &str = "dalsegno.dev/ca";
+
+/// Pod annotation: the ids of the CAs in [`ANNOTATION_CA`], separated by commas. Absent if the pod was started without TLS.
+pub const ANNOTATION_CA_IDS: &str = "dalsegno.dev/ca-ids";
+
+/// Pod annotation: when [`ANNOTATION_CA`] was last changed, in RFC 3339. Absent if the pod was created with it.
+pub const ANNOTATION_CA_SINCE: &str = "dalsegno.dev/ca-since";
+
+/// Name of the gateway's Service.
+pub const GATEWAY_SERVICE: &str = "dalsegno-gateway";
+
+/// Name of the Service of the aggregated API.
+pub const AGGREGATED_SERVICE: &str = "dalsegno-aggregated";
+
 /// Pod annotation: name of the worker's container. Admission may add containers to a pod, so the pod itself does not show
 /// which container was the only one of its template.
 pub const ANNOTATION_WORKER: &str = "dalsegno.dev/worker-container";

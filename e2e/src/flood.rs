@@ -1,12 +1,12 @@
 //! A client that sends a body far above the limit and ignores early answers.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::Context;
 
 use crate::http::Response;
+use crate::route::{self, Route, TlsStream};
 use crate::{Result, Worker};
 
 /// How the request gives the length of its body.
@@ -25,32 +25,31 @@ pub async fn flood(worker: &Worker, path: &str, bytes: u64, length: Length) -> R
 }
 
 fn flood_blocking(url: &str, bearer: &str, bytes: u64, length: Length) -> Result<Response> {
-    let rest = url.strip_prefix("http://").context("a plain URL")?;
-    let (host, path) = rest.split_once('/').context("a URL with a path")?;
-    let mut reader = TcpStream::connect(host).context("connecting to the gateway")?;
-    reader.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let mut writer = reader.try_clone()?;
+    let authority = route::authority(url).context("a URL with a host")?;
+    let path = url.split_once(authority).map_or("/", |(_, path)| path);
+    let Route { address, ca } = route::to(url).context("a known route")?;
+    let mut stream = route::connect_tls(authority, address, &ca.context("a gateway with TLS")?)?;
     let framing = match length {
         Length::Declared => format!("content-length: {bytes}"),
         Length::Chunked => "transfer-encoding: chunked".to_owned(),
     };
     let head = format!(
-        "POST /{path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {bearer}\r\ncontent-type: application/json\r\n\
-         {framing}\r\nconnection: close\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nhost: {authority}\r\nauthorization: Bearer {bearer}\r\n\
+         content-type: application/json\r\n{framing}\r\nconnection: close\r\n\r\n"
     );
-    writer.write_all(head.as_bytes())?;
-    // The thread ends when the gateway closes the connection, which it does above the limit.
-    let sender = std::thread::spawn(move || send_body(&mut writer, bytes, length));
+    stream.write_all(head.as_bytes())?;
+    // A gateway that answers early reads no more, so this fails above its limit.
+    stream.sock.set_write_timeout(Some(Duration::from_secs(10)))?;
+    let sent = send_body(&mut stream, bytes, length);
+    stream.sock.set_read_timeout(Some(Duration::from_secs(60)))?;
     let mut text = Vec::new();
     // A reset after the answer does not matter.
-    let read = reader.read_to_end(&mut text);
-    drop(reader);
-    let _ = sender.join();
+    let read = stream.read_to_end(&mut text);
     parse_response(&text)
-        .with_context(|| format!("the gateway closed the connection without an answer: {read:?}"))
+        .with_context(|| format!("the gateway closed the connection without an answer: {sent:?}, {read:?}"))
 }
 
-fn send_body(writer: &mut TcpStream, bytes: u64, length: Length) -> std::io::Result<()> {
+fn send_body(writer: &mut TlsStream, bytes: u64, length: Length) -> std::io::Result<()> {
     let block = [b' '; 1 << 16];
     let mut left = bytes;
     while left > 0 {

@@ -1,13 +1,21 @@
-//! Plain HTTP to the ledger and the gateway. Both are reached by pod IP, so that they answer while the API server is
+//! HTTP to the ledger and the gateway. Both are reached by pod IP, so that they answer while the API server is
 //! unavailable.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use dalsegno_protocol::Problem;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde::de::DeserializeOwned;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use crate::Result;
+use crate::route::{self, Route};
 
 /// A response of any status.
 #[derive(Clone, Debug)]
@@ -36,6 +44,42 @@ impl Response {
             self.status
         );
         Ok(problem)
+    }
+}
+
+/// A client that follows this route, if there is one.
+fn agent(route: Option<Route>) -> Result<ureq::Agent> {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_global(Some(Duration::from_secs(30)))
+        .proxy(None);
+    let Some(Route { address, ca }) = route else { return Ok(config.build().into()) };
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(ca.unwrap_or_default().as_bytes())
+        .map(|it| it.map(|der| Certificate::from_der(&der).to_owned()))
+        .collect::<std::result::Result<_, _>>()
+        .context("reading the CA")?;
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::from(certificates.into_iter()))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build();
+    let config = config.tls_config(tls).build();
+    Ok(ureq::Agent::with_parts(config, DefaultConnector::default(), FixedResolver(address)))
+}
+
+/// Resolves every name to one address.
+#[derive(Debug)]
+struct FixedResolver(SocketAddr);
+
+impl Resolver for FixedResolver {
+    fn resolve(
+        &self,
+        _: &ureq::http::Uri,
+        _: &ureq::config::Config,
+        _: NextTimeout,
+    ) -> std::result::Result<ResolvedSocketAddrs, ureq::Error> {
+        let mut addresses = self.empty();
+        addresses.push(self.0);
+        Ok(addresses)
     }
 }
 
@@ -75,12 +119,7 @@ impl Request {
     }
 
     fn send_blocking(self) -> Result<Response> {
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(30)))
-            .proxy(None)
-            .build()
-            .into();
+        let agent = agent(route::to(&self.url))?;
         let mut request = ureq::http::Request::builder()
             .method(self.method)
             .uri(&self.url)

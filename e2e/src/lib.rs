@@ -30,6 +30,7 @@ pub mod operator;
 pub mod postgres;
 pub mod process;
 pub mod receiver;
+pub mod route;
 pub mod run;
 pub mod sender;
 pub mod status;

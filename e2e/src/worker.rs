@@ -1,6 +1,9 @@
-//! A worker that the test plays itself over plain HTTP, to send what a hostile or faulty agent would send.
+//! A worker that the test plays itself over HTTP, to send what a hostile or faulty agent would send.
+
+use std::net::SocketAddr;
 
 use anyhow::Context;
+use dalsegno_crds::names;
 use dalsegno_protocol::{AUDIENCE, AttachResponse, env};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
@@ -11,11 +14,12 @@ use serde_json::{Value, json};
 
 use crate::Result;
 use crate::http::{Request, Response};
+use crate::route::{self, Route};
 
 /// A worker with its two secrets: the token of its pod, and the instance that it has chosen.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    /// The run's base URL with the IP of a gateway's pod.
+    /// The run's base URL. [`crate::route`] knows the way to it.
     pub url: String,
     /// The pod's token.
     pub token: String,
@@ -26,11 +30,11 @@ pub struct Worker {
 impl Worker {
     /// The worker of this pod. The pod's own agent must not attach: use `neverAttach` in its input.
     pub async fn for_pod(client: &Client, pod: &Pod) -> Result<Self> {
-        Ok(Self {
-            url: gateway_url(client, &env_value(pod, env::URL)?).await?,
-            token: token(client, pod, AUDIENCE).await?,
-            instance: new_instance(),
-        })
+        let url = env_value(pod, env::URL)?;
+        let authority = route::authority(&url).context("a URL without a host")?;
+        let ca = pod.annotations().get(names::ANNOTATION_CA).cloned();
+        route::set(authority, Route { address: gateway_address(client, authority).await?, ca });
+        Ok(Self { url, token: token(client, pod, AUDIENCE).await?, instance: new_instance() })
     }
 
     /// Another process of the same pod: the same token with another instance.
@@ -127,14 +131,12 @@ fn env_value(pod: &Pod, name: &str) -> Result<String> {
     found.with_context(|| format!("pod {} has no {name}", pod.name_any()))
 }
 
-/// The same URL with the IP of one of the Service's pods, which can also be reached from outside the cluster.
-async fn gateway_url(client: &Client, url: &str) -> Result<String> {
-    let rest = url.strip_prefix("http://").with_context(|| format!("{url} is not an http URL"))?;
-    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-    let (host, port) = authority.split_once(':').unwrap_or((authority, "80"));
+/// The address of one of the Service's pods, which can also be reached from outside the cluster.
+async fn gateway_address(client: &Client, authority: &str) -> Result<SocketAddr> {
+    let (host, port) = authority.split_once(':').context("a URL without a port")?;
     let mut labels = host.split('.');
     let (Some(service), Some(namespace)) = (labels.next(), labels.next()) else {
-        anyhow::bail!("{url} does not name a Service and a namespace");
+        anyhow::bail!("{authority} does not name a Service and a namespace");
     };
     let services: Api<Service> = Api::namespaced(client.clone(), namespace);
     let ports = services.get(service).await?.spec.and_then(|spec| spec.ports).unwrap_or_default();
@@ -150,7 +152,7 @@ async fn gateway_url(client: &Client, url: &str) -> Result<String> {
         let port = ports.into_iter().find(|one| one.name.as_deref().unwrap_or_default() == name);
         let address = ready.and_then(|one| one.addresses.first());
         if let (Some(address), Some(port)) = (address, port.and_then(|one| one.port)) {
-            return Ok(format!("http://{address}:{port}/{path}"));
+            return Ok(SocketAddr::new(address.parse()?, u16::try_from(port)?));
         }
     }
     anyhow::bail!("Service {service} has no endpoint")

@@ -3,19 +3,24 @@
 #[cfg(test)]
 mod documentation;
 mod https_url;
+mod people_api;
 mod server;
 mod store;
+mod tls;
 mod user;
 mod values;
 
 use clap::{Parser, Subcommand};
 
 pub use https_url::HttpsUrl;
+#[cfg(test)]
+pub use people_api::PeopleApiArgs;
 pub use server::{
     DevApproveArgs, DevArgs, DevCommand, DevDecisionArgs, DevRunArgs, DevSendArgs, DevVerb, GatewayArgs,
     HealthArgs, KeyArgs, NotificationArgs, OperatorArgs,
 };
 pub use store::{ConnectionArgs, DatabaseArgs, StoreArgs};
+pub use tls::{TlsArgs, TlsMode};
 pub use user::{
     AdoptNamespaceArgs, AuditCommand, BackupArgs, ExportArgs, KeysCommand, PruneArgs, PurgeArgs, RunsCommand,
     SettleArgs, ShowArgs, ShowAuditArgs, ShredArgs, VerifyArgs, VerifyAuditArgs,
@@ -47,6 +52,8 @@ pub enum Command {
         #[command(flatten)]
         operator: OperatorArgs,
         #[command(flatten)]
+        tls: TlsArgs,
+        #[command(flatten)]
         health: HealthArgs,
         #[command(flatten)]
         key: KeyArgs,
@@ -68,6 +75,8 @@ pub enum Command {
         #[command(flatten)]
         operator: OperatorArgs,
         #[command(flatten)]
+        tls: TlsArgs,
+        #[command(flatten)]
         health: HealthArgs,
         #[command(flatten)]
         key: KeyArgs,
@@ -80,6 +89,8 @@ pub enum Command {
         connections: ConnectionArgs,
         #[command(flatten)]
         gateway: GatewayArgs,
+        #[command(flatten)]
+        tls: TlsArgs,
         #[command(flatten)]
         health: HealthArgs,
         #[command(flatten)]

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex};
 use anyhow::Context as _;
 use dalsegno_core::settings::Settings;
 use dalsegno_core::text::shell_quoted;
-use dalsegno_gateway::{Config, Gateway};
+use dalsegno_gateway::{Config, Gateway, Listener};
 use dalsegno_store::sqlite::Disk;
 use dalsegno_store::{ConnectionOptions, ServedStore};
 use jiff::Timestamp;
@@ -96,7 +96,9 @@ pub async fn dev(mut args: DevArgs) -> anyhow::Result<ExitCode> {
     let stop = CancellationToken::new();
     let gateway = Gateway::new(store.clone(), tokens, Config::default());
     let state_reads = gateway.resume_reads();
-    let serving = tokio::spawn(dalsegno_gateway::serve(listener, gateway, stop.clone().cancelled_owned()));
+    let listener = Listener::plain(listener, &gateway);
+    let stopped = stop.clone().cancelled_owned();
+    let serving = tokio::spawn(dalsegno_gateway::serve(vec![listener], gateway, stopped));
     tokio::spawn(retention::run(store.clone(), Metrics::default(), stop.clone()));
     // On a laptop a person is watching: notifications are only deleted.
     let outbox = Outbox { store: store.clone(), receiver: None, metrics: Metrics::default() };

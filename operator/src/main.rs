@@ -1,6 +1,7 @@
 //! `dalsegno`: operator, gateway and command line in one program. Only this crate performs effects.
 
 mod cache;
+mod certificates;
 mod cli;
 mod config;
 mod controller;
@@ -13,6 +14,7 @@ mod manager;
 mod metrics;
 mod mutex;
 mod output;
+mod people_api;
 mod process_limits;
 mod purge;
 mod serve;
@@ -64,19 +66,22 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
                 Some(verb) => dev::act_on(verb).await.map(|()| ExitCode::SUCCESS),
             };
         }
-        Command::All { store, connections, gateway, operator, health, key } => {
+        Command::All { store, connections, gateway, operator, tls, health, key } => {
             init_log()?;
             migrate(&store.database).await?;
-            let parts = Parts { connections, gateway: Some(gateway), operator: Some(operator), health, key };
+            let (gateway, operator) = (Some(gateway), Some(operator));
+            let parts = Parts { connections, gateway, operator, tls, health, key };
             serve(&store, parts).await
         }
-        Command::Operator { store, connections, operator, health, key } => {
+        Command::Operator { store, connections, operator, tls, health, key } => {
             init_log()?;
-            serve(&store, Parts { connections, gateway: None, operator: Some(operator), health, key }).await
+            serve(&store, Parts { connections, gateway: None, operator: Some(operator), tls, health, key })
+                .await
         }
-        Command::Gateway { store, connections, gateway, health, key } => {
+        Command::Gateway { store, connections, gateway, tls, health, key } => {
             init_log()?;
-            serve(&store, Parts { connections, gateway: Some(gateway), operator: None, health, key }).await
+            serve(&store, Parts { connections, gateway: Some(gateway), operator: None, tls, health, key })
+                .await
         }
         Command::Migrate { store, grant_to } => {
             init_log()?;

@@ -32,7 +32,8 @@ use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::cache::run_queues::RunQueues;
 use crate::cache::watch_health::WatchHealth;
-use crate::config::OperatorArgs;
+use crate::certificates::bundle::GatewayTrust;
+use crate::config::{OperatorArgs, TlsArgs};
 use crate::controller::context::Context;
 use crate::controller::definitions;
 use crate::controller::failpoint::Failpoint;
@@ -43,8 +44,11 @@ use crate::controller::run_controller::RunController;
 use crate::controller::write_conflicts::WriteConflicts;
 use crate::kube_client::api_server_hosts;
 use crate::metrics::Metrics;
+use crate::people_api::leaving::withdraw_at_the_end;
+use crate::people_api::registrar::Registrar;
 use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
+use crate::tasks::certificates::Certificates;
 use crate::tasks::notifications::{Outbox, Receiver};
 use crate::tasks::run_counts::Ages;
 use crate::tasks::watches::{
@@ -68,6 +72,8 @@ pub struct Manager {
     pub state_reads: StateReadBudget,
     /// Settings.
     pub args: OperatorArgs,
+    /// Settings of the gateway's certificate.
+    pub tls: TlsArgs,
     /// File of the key that signs anchors.
     pub signing_key: Option<PathBuf>,
     /// Metrics.
@@ -88,30 +94,44 @@ pub struct Manager {
 ///
 /// A cache cannot be filled, or a background task ended before the stop.
 pub async fn run_manager(manager: Manager, stop: CancellationToken) -> anyhow::Result<()> {
-    let mut guard = None;
-    if manager.args.leader_election {
-        let (client, args) = (manager.client.clone(), &manager.args);
-        let candidate = leader::Candidate { client, namespace: &args.namespace, identity: &args.pod_name };
-        guard = candidate.lead(&manager.is_ready, stop.clone()).await;
-        if guard.is_none() {
-            return Ok(());
-        }
-    }
-    let ended = manager.reconcile_until(stop).await;
-    // Last: by now nothing of ours is under way that the store would not reject.
-    if let Some(guard) = guard {
-        guard.release().await;
+    // Of every operator, not of the leader alone: the last one to stop may be a standby.
+    let leaving = withdraw_at_the_end(manager.client.clone(), manager.args.namespace.clone(), stop.clone());
+    let leaving = manager.args.people_api.people_api.then(|| tokio::spawn(leaving));
+    let ended = manager.lead_and_reconcile(stop.clone()).await;
+    if let Some(leaving) = leaving {
+        // The parts of the process that did not end by a stop end by this one's end.
+        stop.cancel();
+        let _ = leaving.await;
     }
     ended
 }
 
 impl Manager {
+    async fn lead_and_reconcile(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut guard = None;
+        if self.args.leader_election {
+            let (client, args) = (self.client.clone(), &self.args);
+            let candidate =
+                leader::Candidate { client, namespace: &args.namespace, identity: &args.pod_name };
+            guard = candidate.lead(&self.is_ready, stop.clone()).await;
+            if guard.is_none() {
+                return Ok(());
+            }
+        }
+        let ended = self.reconcile_until(stop).await;
+        // Last: by now nothing of ours is under way that the store would not reject.
+        if let Some(guard) = guard {
+            guard.release().await;
+        }
+        ended
+    }
+
     /// Starts the watches, and waits until the caches of pods, nodes and definitions are filled: a reconcile must not take an
     /// empty cache for an empty cluster. Then starts the background tasks, and reconciles runs until `stop`.
     async fn reconcile_until(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
         let queue_health = self.queue_health.clone();
-        let (args, signing_key) = (self.args.clone(), self.signing_key.clone());
+        let (args, tls, signing_key) = (self.args.clone(), self.tls.clone(), self.signing_key.clone());
         let receiver = Receiver::new(&args.notifications, &api_server_hosts().await).await?;
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
@@ -140,6 +160,8 @@ impl Manager {
         let Some(filled) = stop.run_until_cancelled(filled).await else { return Ok(()) };
         filled?;
         tasks.spawn(deadline_poll::run(ctx.clone(), stop.clone()));
+        // After the pods are listed: an empty cache is no proof that every worker has a new CA.
+        tasks.spawn(Certificates::new(ctx.clone(), tls, &args.namespace).run(stop.clone()));
         let anchoring = Anchoring::new(
             ctx.store.clone(),
             signing_key,
@@ -147,6 +169,8 @@ impl Manager {
             ctx.metrics.clone(),
         );
         tasks.spawn(anchoring.run(args.anchor_every, stop.clone()));
+        let registrar = Registrar::new(ctx.client.clone(), &args, ctx.metrics.people_api.clone());
+        tasks.spawn(registrar.run(stop.clone()));
         let outbox = Outbox { store: ctx.store.clone(), receiver, metrics: ctx.metrics.clone() };
         tasks.spawn(outbox.run(stop.clone()));
         tasks.spawn(capacity::run(ctx.store.clone(), ctx.metrics.clone(), stop.clone()));
@@ -195,7 +219,7 @@ impl Manager {
         Context {
             client: self.client,
             store: self.store,
-            gateway_url: self.args.gateway_url.trim_end_matches('/').to_owned(),
+            gateway: GatewayTrust::new(&self.args.gateway_url),
             cli: CliLocation::Pod { namespace: self.args.namespace.clone() },
             pods: PodCache::default(),
             nodes: NodeCache::default(),

@@ -1,6 +1,7 @@
 //! The operator's Prometheus metrics.
 
 mod labels;
+mod people_api;
 mod runs;
 
 use std::sync::atomic::AtomicU64;
@@ -20,6 +21,7 @@ use labels::{
     CauseLabel, EffectLabel, KindLabel, NamespaceLabel, NotificationLabel, OTHER_NAMESPACES, OutcomeLabel,
     PlaceLabel, ResultLabel, SinkLabel, WatchLabel, notification_label, outcome,
 };
+pub use people_api::PeopleApiMetrics;
 pub use runs::{RunMetrics, StateLabel};
 
 use crate::mutex::lock;
@@ -29,6 +31,8 @@ use crate::mutex::lock;
 pub struct Metrics {
     /// Metrics of runs and their recoveries.
     pub runs: RunMetrics,
+    /// Metrics of the registration of the aggregated API.
+    pub people_api: PeopleApiMetrics,
     effects: Family<EffectLabel, Counter>,
     attempts_ended: Family<CauseLabel, Counter>,
     reconciles: Family<OutcomeLabel, Counter>,
@@ -42,6 +46,10 @@ pub struct Metrics {
     status_conflicts: Counter,
     waiting_runs: Gauge,
     policies_in_place: Gauge,
+    certificate_expiry: Family<[(String, String); 0], Gauge>,
+    ca_expiry: Family<[(String, String); 0], Gauge>,
+    ca_waiting_pods: Gauge,
+    plain_workers: Gauge,
     active_runs: Gauge,
     watch_age: Family<WatchLabel, Gauge<f64, AtomicU64>>,
     anchored_until: Family<SinkLabel, Gauge>,
@@ -104,6 +112,7 @@ impl Metrics {
             self.reconcile_panics.clone(),
         );
         let registry = registry.sub_registry_with_prefix("operator");
+        self.people_api.register(registry);
         registry.register("effects", "Effects performed, by effect", self.effects.clone());
         registry.register("attempts_ended", "Attempts ended, by cause", self.attempts_ended.clone());
         registry.register("reconciles", "Reconciles, by outcome", self.reconciles.clone());
@@ -134,6 +143,26 @@ impl Metrics {
             "policies_in_place",
             "Whether the admission policies are in place that prove who decided: 1, or 0",
             self.policies_in_place.clone(),
+        );
+        registry.register(
+            "certificate_expiry_timestamp_seconds",
+            "Unix time at which the gateway's certificate expires",
+            self.certificate_expiry.clone(),
+        );
+        registry.register(
+            "ca_expiry_timestamp_seconds",
+            "Unix time at which the operator's newest CA expires",
+            self.ca_expiry.clone(),
+        );
+        registry.register(
+            "ca_waiting_pods",
+            "Pods that keep the gateway's certificate from being replaced, because they lack the new CA",
+            self.ca_waiting_pods.clone(),
+        );
+        registry.register(
+            "plain_workers",
+            "Workers that were started before the gateway had TLS and use plain HTTP",
+            self.plain_workers.clone(),
         );
         registry.register("active_runs", "Runs with an attached worker", self.active_runs.clone());
         registry.register(
@@ -237,6 +266,23 @@ impl Metrics {
     /// Sets whether the chart's admission policies are in place.
     pub fn set_policies_in_place(&self, in_place: bool) {
         self.policies_in_place.set(in_place.into());
+    }
+
+    /// Sets when the gateway's certificate and the newest CA expire, how many pods lack that CA, and how many workers have no
+    /// TLS.
+    pub fn set_certificates(
+        &self,
+        certificate: Option<Timestamp>,
+        authority: Option<Timestamp>,
+        [waiting, plain]: [usize; 2],
+    ) {
+        for (gauge, at) in [(&self.certificate_expiry, certificate), (&self.ca_expiry, authority)] {
+            if let Some(at) = at {
+                gauge.get_or_create(&[]).set(at.as_second());
+            }
+        }
+        self.ca_waiting_pods.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.plain_workers.set(i64::try_from(plain).unwrap_or(i64::MAX));
     }
 
     /// Sets the number of runs that wait for their reconcile.

@@ -4,21 +4,25 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use dalsegno_gateway::{Config as GatewayConfig, Gateway, StateReadBudget};
+use dalsegno_gateway::tls::{Acceptor, Transport};
+use dalsegno_gateway::{Config as GatewayConfig, Gateway, Listener, StateReadBudget};
 use dalsegno_model::Store;
 use dalsegno_store::sqlite::Disk;
-use dalsegno_store::{ServedStore, StoreMetrics, measured};
+use dalsegno_store::{ConnectionOptions, ServedStore, StoreMetrics, measured};
 use kube::Client;
 use prometheus_client::registry::Registry;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::watch_health::WatchHealth;
-use crate::config::{ConnectionArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs};
+use crate::certificates::serving::Serving;
+use crate::config::{
+    ConnectionArgs, GatewayArgs, HealthArgs, KeyArgs, OperatorArgs, StoreArgs, TlsArgs, TlsMode,
+};
 use crate::controller::failpoint::Failpoint;
 use crate::controller::queue_health::QueueHealth;
 use crate::health::{Probes, serve_health};
@@ -26,6 +30,7 @@ use crate::kube_client;
 use crate::listen::listen;
 use crate::manager::{Manager, run_manager};
 use crate::metrics::Metrics;
+use crate::people_api::listener::AggregatedListener;
 use crate::process_limits;
 use crate::token_review::TokenReviews;
 use crate::volume::{self, VolumeFailed};
@@ -38,6 +43,8 @@ pub struct Parts {
     pub gateway: Option<GatewayArgs>,
     /// The operator.
     pub operator: Option<OperatorArgs>,
+    /// TLS.
+    pub tls: TlsArgs,
     /// Health and metrics.
     pub health: HealthArgs,
     /// The signing key.
@@ -65,7 +72,7 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     let options = parts.connections.options(parts.name(), metrics.clone());
     let mut registry = Registry::with_prefix("dalsegno");
     metrics.register(&mut registry);
-    let Parts { connections: _, gateway, operator, health, key } = parts;
+    let Parts { connections: _, gateway, operator, tls, health, key } = parts;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         store = without_secrets(store_args.url()),
@@ -74,13 +81,29 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
         health = health.health_listen.to_string(),
         "Dal Segno starts"
     );
-    let ServedStore { store, disk } = store_args.open_to_serve(&options).await?;
+    let mut signals = Signals::new()?;
     let watch_health = WatchHealth::default();
+    let client = kube_client::connect(watch_health.clone()).await.context("reaching the API server")?;
+    let (stop, serving) = (CancellationToken::new(), Serving::new());
+    let aggregated = match gateway.as_ref().and_then(|it| it.aggregated_listen) {
+        None => None,
+        Some(address) => {
+            Some(AggregatedListener::start(address, client.clone(), serving.certificate()).await?)
+        }
+    };
+    if gateway.is_some() {
+        tokio::spawn(serving.clone().follow(client.clone(), stop.clone()));
+    }
+    let opened = tokio::select! {
+        opened = open_store(store_args, &options, aggregated.is_some()) => opened?,
+        () = signals.received() => return Ok(()),
+    };
+    let ServedStore { store, disk } = opened;
     let mut process = Process {
         store: measured(store, metrics),
-        client: kube_client::connect(watch_health.clone()).await.context("reaching the API server")?,
+        client,
         watch_health,
-        stop: CancellationToken::new(),
+        stop,
         registry,
         probes: Probes::default(),
         tasks: JoinSet::new(),
@@ -90,15 +113,67 @@ pub async fn serve(store_args: &StoreArgs, parts: Parts) -> anyhow::Result<()> {
     }
     let mut of_gateway = None;
     if let Some(args) = gateway {
-        of_gateway = Some(process.start_gateway(args.config(&key), args.gateway_listen).await?);
+        let (config, address, aggregated) = (args.config(&key), args.gateway_listen, aggregated.as_ref());
+        let part = GatewayPart { config, address, tls: &tls, serving, aggregated };
+        of_gateway = Some(process.start_gateway(part).await?);
     }
     if let Some(args) = operator {
         let state_reads = of_gateway.unwrap_or_else(|| StateReadBudget::new(args.state_read_bytes));
         let failpoint =
             Failpoint::new(args.crash_at.clone(), &failpoint_folder(store_args.url()), &args.pod_name);
-        process.start_operator(OperatorPart { args, key, state_reads, failpoint });
+        process.start_operator(OperatorPart { args, tls, key, state_reads, failpoint });
     }
-    process.run(health).await
+    let outcome = process.run(health, signals).await;
+    if let Some(aggregated) = aggregated {
+        aggregated.close().await;
+    }
+    outcome
+}
+
+/// Pause between two tries to open a store that is unavailable.
+const STORE_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Opens the store. `waits`: it is awaited while it is unavailable, since the process serves something without it.
+async fn open_store(
+    args: &StoreArgs,
+    options: &ConnectionOptions,
+    waits: bool,
+) -> anyhow::Result<ServedStore> {
+    loop {
+        match args.open_to_serve(options).await {
+            Err(error) if waits && is_unavailable(&error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the store is unavailable; opening it is tried again"
+                );
+                tokio::time::sleep(STORE_RETRY_PAUSE).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn is_unavailable(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(dalsegno_model::Error::Unavailable { .. }))
+}
+
+/// The signals that end the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 impl Parts {
@@ -112,9 +187,19 @@ impl Parts {
     }
 }
 
+/// What the gateway needs besides what all parts of the process share.
+struct GatewayPart<'a> {
+    config: GatewayConfig,
+    address: SocketAddr,
+    tls: &'a TlsArgs,
+    serving: Serving,
+    aggregated: Option<&'a AggregatedListener>,
+}
+
 /// What the operator needs besides what all parts of the process share.
 struct OperatorPart {
     args: OperatorArgs,
+    tls: TlsArgs,
     key: KeyArgs,
     state_reads: StateReadBudget,
     failpoint: Failpoint,
@@ -122,21 +207,34 @@ struct OperatorPart {
 
 impl Process {
     /// Starts the gateway. Returns its limiter of state reads.
-    async fn start_gateway(
-        &mut self,
-        mut config: GatewayConfig,
-        address: SocketAddr,
-    ) -> anyhow::Result<StateReadBudget> {
+    async fn start_gateway(&mut self, part: GatewayPart<'_>) -> anyhow::Result<StateReadBudget> {
+        let GatewayPart { mut config, address, tls, serving, aggregated } = part;
         config.max_connections = process_limits::connections(config.max_connections);
         process_limits::warn_of_little_memory(config.memory_bytes());
         let reviews = Arc::new(TokenReviews::new(self.client.clone()));
         let gateway = Gateway::new(self.store.clone(), reviews, config);
         gateway.register(&mut self.registry);
         let state_reads = gateway.resume_reads();
-        let listener = listen(address).await.context("listening for workers")?;
+        if let Some(aggregated) = aggregated {
+            aggregated.open(gateway.clone());
+        }
+        serving.register(&mut self.registry);
+        let acceptor = Acceptor::new(serving.config());
+        let plain = match tls.gateway_tls {
+            TlsMode::Off => Transport::Plain,
+            TlsMode::Operator | TlsMode::Secret => Transport::Legacy(serving.plain_open()),
+        };
+        let socket = listen(address).await.context("listening for workers")?;
+        let mut listeners = vec![Listener::new(socket, plain, &gateway)];
+        // Also without TLS: workers that were started with it are served on, with the last certificate.
+        if let Some(address) = tls.gateway_tls_listen {
+            let socket = listen(address).await.context("listening for workers with TLS")?;
+            listeners.push(Listener::new(socket, Transport::Tls(acceptor.clone()), &gateway));
+        }
+        let needs_certificate = tls.gateway_tls != TlsMode::Off;
         self.probes.ready.push(Arc::new({
             let gateway = gateway.clone();
-            move || gateway.is_ready()
+            move || gateway.is_ready() && (!needs_certificate || acceptor.has_certificate())
         }));
         self.probes.failures.push(Arc::new({
             let gateway = gateway.clone();
@@ -144,7 +242,7 @@ impl Process {
         }));
         let stopped = self.stop.clone().cancelled_owned();
         self.tasks.spawn(async move {
-            dalsegno_gateway::serve(listener, gateway, stopped).await.context("serving workers")
+            dalsegno_gateway::serve(listeners, gateway, stopped).await.context("serving workers")
         });
         Ok(state_reads)
     }
@@ -176,7 +274,7 @@ impl Process {
     }
 
     fn start_operator(&mut self, part: OperatorPart) {
-        let OperatorPart { args, key, state_reads, failpoint } = part;
+        let OperatorPart { args, tls, key, state_reads, failpoint } = part;
         let metrics = Metrics::default();
         metrics.register(&mut self.registry);
         let (is_ready, queue_health) = (Arc::new(AtomicBool::new(false)), QueueHealth::default());
@@ -193,6 +291,7 @@ impl Process {
             store: self.store.clone(),
             state_reads,
             args,
+            tls,
             signing_key: key.signing_key,
             metrics,
             failpoint,
@@ -204,7 +303,7 @@ impl Process {
     }
 
     /// Serves health, and waits for a signal or the end of a part. Then stops all parts.
-    async fn run(mut self, health: HealthArgs) -> anyhow::Result<()> {
+    async fn run(mut self, health: HealthArgs, mut signals: Signals) -> anyhow::Result<()> {
         let (watches, registry) = (self.watch_health, self.registry);
         self.probes.failures.push(Arc::new(move || {
             watches
@@ -216,11 +315,8 @@ impl Process {
         self.tasks.spawn(async move {
             serve_health(health.health_listen, probes, registry, stopped).await.context("serving health")
         });
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
         let first = tokio::select! {
-            _ = terminate.recv() => None,
-            _ = interrupt.recv() => None,
+            () = signals.received() => None,
             ended = self.tasks.join_next() => ended,
         };
         tracing::info!("stopping");

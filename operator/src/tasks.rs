@@ -4,6 +4,7 @@ pub mod anchor_sink;
 pub mod anchors;
 pub mod cache_cleanup;
 pub mod capacity;
+pub mod certificates;
 pub mod deadline_poll;
 pub mod leader;
 pub mod notifications;

@@ -24,6 +24,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 use crate::cache::raw_object::RawDefinition;
+use crate::certificates::bundle::GatewayTrust;
 use crate::controller::context::Context;
 use crate::controller::failpoint::Failpoint;
 use crate::controller::policies::Policies;
@@ -61,7 +62,7 @@ impl TestContext {
         let ctx = Context {
             reporter: Reporter { controller: "test".into(), instance: None },
             store,
-            gateway_url: "http://gateway".into(),
+            gateway: GatewayTrust::new("http://gateway"),
             cli: CliLocation::Pod { namespace: "dalsegno-system".into() },
             pods: Default::default(),
             nodes: Default::default(),

@@ -89,8 +89,12 @@ impl Authenticator for TokenReviews {
                 names::SUBRESOURCES_GROUP
             )));
         }
+        Ok(User { name: person, pod_uid, tenant: self.namespace_uid(namespace).await? })
+    }
+
+    async fn namespace_uid(&self, namespace: &str) -> Result<Option<String>, AuthError> {
         let namespace = self.namespaces.get_metadata_opt(namespace).await.map_err(unavailable)?;
-        Ok(User { name: person, pod_uid, tenant: namespace.and_then(|it| it.metadata.uid) })
+        Ok(namespace.and_then(|it| it.metadata.uid))
     }
 }
 

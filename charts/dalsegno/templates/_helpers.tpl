@@ -49,7 +49,59 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{/* The gateway's base URL for workers. */}}
 {{- define "dalsegno.gatewayURL" -}}
-http://dalsegno-gateway.{{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}:8080
+{{- $plain := eq .Values.gateway.tls.mode "off" -}}
+{{ ternary "http" "https" $plain }}://dalsegno-gateway.{{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}:{{ ternary 8080 8443 $plain }}
+{{- end }}
+
+{{/* The Secret with a certificate that the operator does not issue itself. */}}
+{{- define "dalsegno.tlsSecret" -}}
+{{- with .Values.gateway.tls }}
+{{- if eq .mode "certManager" }}dalsegno-gateway-certificate
+{{- else if eq .mode "secret" }}
+{{- if has .secret.name (list "dalsegno-tls" "dalsegno-ca") }}
+{{- fail (printf "gateway.tls.secret.name must not be %s, which the operator writes itself" .secret.name) }}
+{{- end }}
+{{- required "gateway.tls.mode=secret needs gateway.tls.secret.name: a Secret of type kubernetes.io/tls that also has ca.crt" .secret.name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* TLS between workers, users and the gateway. */}}
+{{- define "dalsegno.env.tls" -}}
+{{- with .Values.gateway.tls -}}
+- name: DALSEGNO_GATEWAY_TLS
+  value: {{ ternary "secret" .mode (has .mode (list "certManager" "secret")) | quote }}
+- name: DALSEGNO_GATEWAY_TLS_LISTEN
+  value: {{ printf "%s:8443" $.Values.listenAddress | quote }}
+{{- with include "dalsegno.tlsSecret" $ }}
+- name: DALSEGNO_GATEWAY_TLS_SECRET
+  value: {{ . }}
+{{- end }}
+{{- with $.Values.clusterDomain }}
+- name: DALSEGNO_CLUSTER_DOMAIN
+  value: {{ . }}
+{{- end }}
+- name: DALSEGNO_CERTIFICATE_LIFETIME
+  value: {{ .certificateLifetime | quote }}
+- name: DALSEGNO_CA_LIFETIME
+  value: {{ .caLifetime | quote }}
+- name: DALSEGNO_CA_SETTLE
+  value: {{ .settle | quote }}
+- name: DALSEGNO_CA_KEEP
+  value: {{ .keepOldCA | quote }}
+{{- end }}
+{{- end }}
+
+{{/* "true" if people reach the payloads of runs through the API server. */}}
+{{- define "dalsegno.aggregated" -}}
+{{- $value := toString .Values.peopleApi.aggregated }}
+{{- $has_tls := ne .Values.gateway.tls.mode "off" }}
+{{- if eq $value "auto" }}
+{{- if and $has_tls (include "dalsegno.postgres" .) }}true{{ end }}
+{{- else if eq $value "true" }}
+{{- if not $has_tls }}
+{{- fail "peopleApi.aggregated=true needs a certificate for the gateway: gateway.tls.mode must not be off" }}
+{{- end }}true{{ end }}
 {{- end }}
 
 {{/* The claim of the embedded store. */}}
@@ -411,6 +463,10 @@ the sum of the limits would not be the most that it takes.
 {{- define "dalsegno.env.gateway" -}}
 - name: DALSEGNO_GATEWAY_LISTEN
   value: {{ printf "%s:8080" .Values.listenAddress | quote }}
+{{- if include "dalsegno.aggregated" . }}
+- name: DALSEGNO_AGGREGATED_LISTEN
+  value: {{ printf "%s:%d" .Values.listenAddress (int .Values.peopleApi.port) | quote }}
+{{- end }}
 - name: DALSEGNO_GATEWAY_MAX_CONNECTIONS
   value: {{ int .Values.gateway.connections.max | quote }}
 - name: DALSEGNO_GATEWAY_MAX_CONNECTIONS_PER_PEER
@@ -434,6 +490,8 @@ the sum of the limits would not be the most that it takes.
 {{- define "dalsegno.env.operator" -}}
 - name: DALSEGNO_GATEWAY_URL
   value: {{ include "dalsegno.gatewayURL" . }}
+- name: DALSEGNO_PEOPLE_API
+  value: {{ include "dalsegno.aggregated" . | default "false" | quote }}
 - name: DALSEGNO_ANCHOR_EVERY
   value: {{ .Values.anchors.every | quote }}
 - name: DALSEGNO_ANCHOR_SINK
@@ -532,7 +590,8 @@ initContainers:
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  # patch: the CA of the gateway, in an annotation.
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

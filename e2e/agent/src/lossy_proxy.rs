@@ -1,12 +1,16 @@
 //! A proxy inside the agent's process, between the SDK and the gateway, that can lose answers.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::Context;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// The proxy. Once armed, it loses the answer to the next call.
 pub struct LossyProxy {
@@ -15,22 +19,21 @@ pub struct LossyProxy {
 }
 
 impl LossyProxy {
-    /// Starts a proxy on the loopback interface for the gateway with this base URL.
-    pub fn start(url: &str) -> anyhow::Result<Self> {
+    /// Starts a proxy on the loopback interface for the gateway with this base URL. `ca_file`: the CA of a gateway with TLS.
+    pub fn start(url: &str, ca_file: Option<String>) -> anyhow::Result<Self> {
         let (gateway, path) = url
-            .strip_prefix("http://")
-            .and_then(|rest| rest.split_once('/'))
+            .split_once("://")
+            .and_then(|(_, rest)| rest.split_once('/'))
             .with_context(|| format!("{url} is not the URL of a gateway"))?;
         let listener = TcpListener::bind("127.0.0.1:0").context("listening for the SDK")?;
         let armed = Arc::new(AtomicBool::new(false));
         let proxy = Self { url: format!("http://{}/{path}", listener.local_addr()?), armed: armed.clone() };
-        let gateway = gateway.to_owned();
+        let gateway = Gateway { authority: gateway.to_owned(), ca_file };
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(&gateway) else {
-                    continue;
-                };
-                let _ = relay(client, server, &armed);
+                let Ok(server) = gateway.connect() else { continue };
+                let armed = armed.clone();
+                thread::spawn(move || relay(client, server, &armed));
             }
         });
         Ok(proxy)
@@ -47,34 +50,76 @@ impl LossyProxy {
     }
 }
 
-fn relay(client: TcpStream, server: TcpStream, armed: &Arc<AtomicBool>) -> std::io::Result<()> {
-    let losing = Arc::new(AtomicBool::new(false));
-    let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
-    let (armed, lose) = (armed.clone(), losing.clone());
-    thread::spawn(move || {
-        copy(&mut from_client, &mut to_server, |bytes| {
-            // The SDK waits for each answer, so a request begins where a read begins.
-            if is_call(bytes) && armed.swap(false, Ordering::SeqCst) {
-                lose.store(true, Ordering::SeqCst);
-            }
-            true
-        });
-    });
-    let (mut from_server, mut to_client) = (server, client);
-    thread::spawn(move || copy(&mut from_server, &mut to_client, |_| !losing.load(Ordering::SeqCst)));
-    Ok(())
+/// The gateway behind the proxy.
+struct Gateway {
+    authority: String,
+    ca_file: Option<String>,
 }
 
-/// Copies until one side closes or `pass` refuses a chunk. Then it closes both sides.
-fn copy(from: &mut TcpStream, to: &mut TcpStream, mut pass: impl FnMut(&[u8]) -> bool) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        if !pass(&buffer[..count]) || to.write_all(&buffer[..count]).is_err() {
-            break;
+impl Gateway {
+    /// A connection whose reads wait for [`POLL`].
+    fn connect(&self) -> anyhow::Result<Box<dyn Stream>> {
+        let mut stream = TcpStream::connect(&self.authority)?;
+        let Some(file) = &self.ca_file else {
+            stream.set_read_timeout(Some(POLL))?;
+            return Ok(Box::new(stream));
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(file)? {
+            roots.add(certificate?)?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let host = self.authority.rsplit_once(':').map_or(&*self.authority, |(host, _)| host).to_owned();
+        let mut session = ClientConnection::new(Arc::new(config), ServerName::try_from(host)?)?;
+        session.complete_io(&mut stream)?;
+        stream.set_read_timeout(Some(POLL))?;
+        Ok(Box::new(StreamOwned::new(session, stream)))
+    }
+}
+
+/// How long a read waits before the other direction is looked at.
+const POLL: Duration = Duration::from_millis(5);
+
+/// A connection, with or without TLS.
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
+/// Copies in both directions until one side closes, or until an answer is lost. Then it closes both sides.
+fn relay(mut client: TcpStream, mut server: Box<dyn Stream>, armed: &AtomicBool) -> std::io::Result<()> {
+    client.set_read_timeout(Some(POLL))?;
+    let (mut buffer, mut losing) = (vec![0; 64 << 10], false);
+    loop {
+        match read(&mut client, &mut buffer)? {
+            Some(0) => return Ok(()),
+            Some(count) => {
+                // The SDK waits for each answer, so a request begins where a read begins.
+                losing |= is_call(&buffer[..count]) && armed.swap(false, Ordering::SeqCst);
+                server.write_all(&buffer[..count])?;
+                server.flush()?;
+            }
+            None => {}
+        }
+        match read(&mut server, &mut buffer)? {
+            Some(0) => return Ok(()),
+            Some(_) if losing => return Ok(()),
+            Some(count) => client.write_all(&buffer[..count])?,
+            None => {}
         }
     }
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// The number of bytes that were read; `None`: none has arrived yet.
+fn read(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
+    match from.read(buffer) {
+        Ok(count) => Ok(Some(count)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn is_call(bytes: &[u8]) -> bool {
@@ -110,7 +155,7 @@ mod tests {
 
     #[test]
     fn the_next_call_reaches_the_gateway_and_its_answer_is_lost() {
-        let proxy = LossyProxy::start(&counting_gateway()).unwrap();
+        let proxy = LossyProxy::start(&counting_gateway(), None).unwrap();
         assert_eq!(post(&proxy, "turns/1").as_deref(), Some("0"));
         proxy.lose_next_answer();
         assert_eq!(post(&proxy, "heartbeat").as_deref(), Some("1"));

@@ -42,8 +42,12 @@ fn work(input: Input) -> anyhow::Result<()> {
         }
     }
     let ledger = Ledger::new(&input.ledger, &var(dalsegno_sdk::env::RUN)?, attempt);
-    let proxy =
-        if input.loses_answers() { Some(LossyProxy::start(&var(dalsegno_sdk::env::URL)?)?) } else { None };
+    let proxy = if input.loses_answers() {
+        let ca_file = env::var(dalsegno_sdk::env::CA_FILE).ok();
+        Some(LossyProxy::start(&var(dalsegno_sdk::env::URL)?, ca_file)?)
+    } else {
+        None
+    };
 
     let hook_ledger = ledger.clone();
     let mut attach = Run::builder()

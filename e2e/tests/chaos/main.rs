@@ -1,5 +1,6 @@
 //! Tests that break the cluster or Dal Segno itself. They run one after the other (`--test-threads=1`).
 
+mod aggregated;
 mod approvals;
 mod corruption;
 mod fleet;
@@ -18,4 +19,5 @@ mod rewound_approvals;
 mod soak;
 mod stamps;
 mod suspend;
+mod tls;
 mod upgrade;

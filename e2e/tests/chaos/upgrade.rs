@@ -1,19 +1,21 @@
-//! Dal Segno is upgraded and rolled back while runs are active. Both versions use the same store.
+//! Dal Segno is upgraded and rolled back while runs are active. Both versions use the same store. The version before has no
+//! TLS: its workers use plain HTTP until their pod ends, and before the rollback TLS is turned off.
 
 use dalsegno_e2e::install::{self, Version};
 use dalsegno_e2e::operator::{NAMESPACE, RELEASE};
 use dalsegno_e2e::postgres::{self, Postgres};
 use dalsegno_e2e::process::{self, UndoGuard};
 use dalsegno_e2e::wait::secs;
-use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext};
+use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext, objects};
+use dalsegno_protocol::env;
 use serde_json::{Value, json};
 
 use crate::healthy::Healthy;
 
-/// The turns of the runs: one second each, longer than the three changes take.
-const TURNS: i32 = 100;
+/// The turns of the runs: one second each, longer than the four changes take.
+const TURNS: i32 = 160;
 /// The turns of the run that is started under the current version.
-const STARTED_TURNS: i32 = 45;
+const STARTED_TURNS: i32 = 90;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_on_the_embedded_store_survive_an_upgrade_and_a_rollback() -> Result {
@@ -48,6 +50,17 @@ async fn runs_on_postgresql_survive_an_upgrade_and_a_rollback() -> Result {
     postgres.remove().await
 }
 
+/// Checks the scheme of the URL in a run's pod.
+async fn expect_scheme(run: &Run<'_>, scheme: &str) -> Result {
+    let pod = run.pod().await?;
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut variables = containers.flat_map(|container| container.env.iter().flatten());
+    let url = variables.find(|variable| variable.name == env::URL).and_then(|it| it.value.clone());
+    let url = url.unwrap_or_default();
+    anyhow::ensure!(url.starts_with(scheme), "run {}: {url} and not {scheme}", run.name);
+    Ok(())
+}
+
 /// Runs that were started under the previous version.
 struct Upgraded<'c> {
     ctx: &'c TestContext,
@@ -66,16 +79,34 @@ impl<'c> Upgraded<'c> {
         Ok(Self { ctx, healthy, evicted })
     }
 
-    /// Upgrades to the current version and rolls back. Under each version a run of the other one loses its pod. Returns the
-    /// run that was started under the current version.
+    /// Upgrades to the current version, turns TLS off, and rolls back. Under each version a run of the other one loses its pod.
+    /// Returns the run that was started under the current version.
     async fn upgrade_and_roll_back(&self, values: &Value) -> Result<Run<'c>> {
+        let status =
+            process::run("helm", ["status", RELEASE, "--namespace", NAMESPACE, "--output", "json"]).await?;
+        let before: Value = serde_json::from_str(&status)?;
+        let revision = before["version"].to_string();
         self.evict().await?;
         Version::current().install(&self.ctx.client, values).await?;
         self.evict().await?;
         let started =
             self.ctx.start("new", &Agent::new(json!({ "turns": STARTED_TURNS, "turnSeconds": 1 }))).await?;
         started.wait_for_turn(2).await?;
-        let rollback = ["rollback", RELEASE, "--namespace", NAMESPACE, "--wait", "--timeout", "100s"];
+        expect_scheme(&started, "https://").await?;
+        expect_scheme(&self.evicted, "https://").await?;
+        expect_scheme(&self.healthy.runs[0], "http://").await?;
+        // The workers with TLS are served on until their pods are replaced.
+        let mut off = values.clone();
+        objects::merge(&mut off, &json!({ "gateway": { "tls": { "mode": "off" } } }));
+        Version::current().install(&self.ctx.client, &off).await?;
+        started.evict().await?;
+        started.wait_for_attempt(2, secs(30)).await?;
+        self.evict().await?;
+        for run in [&started, &self.evicted] {
+            expect_scheme(run, "http://").await?;
+        }
+        let rollback =
+            ["rollback", RELEASE, &revision, "--namespace", NAMESPACE, "--wait", "--timeout", "100s"];
         process::run("helm", rollback).await?;
         self.ctx.operator.wait_for_rollout().await?;
         started.evict().await?;
@@ -98,13 +129,13 @@ impl<'c> Upgraded<'c> {
         assert!(turns.iter().all(|turn| *turn < TURNS), "a run ended before the last change: {turns:?}");
         self.healthy.expect_first_attempts().await?;
         let status = started.wait_for_success().await?;
-        assert_eq!(status.attempt().number, 2, "{:?}", status.recovery());
+        assert_eq!(status.attempt().number, 3, "{:?}", status.recovery());
         started.expect_nothing_lost_or_repeated(STARTED_TURNS).await?;
         self.healthy.expect_success().await?;
         let status = self.evicted.wait_for_success().await?;
         let recovery = status.recovery();
         let counted = (status.attempt().number, recovery.recovery_attempts, recovery.disruptions);
-        assert_eq!(counted, (4, 0, 3), "{recovery:?}");
+        assert_eq!(counted, (5, 0, 4), "{recovery:?}");
         self.evicted.expect_nothing_lost_or_repeated(TURNS).await?;
         let operator = format!("deployment/{RELEASE}");
         let verify = ["exec", "--namespace", NAMESPACE, &operator, "--", "/dalsegno", "audit", "verify"];

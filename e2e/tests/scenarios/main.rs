@@ -24,6 +24,7 @@ mod loop_detector;
 mod messages;
 mod retention;
 mod rewind;
+mod roles;
 mod states;
 mod suspend;
 mod versions;

@@ -18,7 +18,9 @@
 //! | [`recovery`] | when a run is held, and how long the next attempt waits |
 //! | [`temporary_holds`] | which holds end by themselves, and when |
 //! | [`remedy`], [`CliLocation`] | what a person does about a hold, with the commands for this run |
+//! | [`api_registration`] | whether the aggregated API is registered at the API server |
 //! | [`approvals`] | the AgentApprovals of a run, and which decisions count |
+//! | [`certificates`] | the gateway's certificate and its CA, and when they change |
 //! | [`attribution`] | who requested a change of an AgentRun, and why |
 //! | [`resync`] | when a run is looked at although nothing woke it |
 //! | `pod_create_error` | when a refused pod is tried again, and when its run is held |
@@ -34,9 +36,11 @@
 //! | `run_stage`, `status` | the run's status and its Kubernetes events |
 //! | [`pod`] | how to read a pod's status |
 
+pub mod api_registration;
 pub mod approvals;
 pub mod attribution;
 mod avoided_nodes;
+pub mod certificates;
 mod cli_location;
 mod deadlines;
 pub mod decide;
@@ -74,7 +78,7 @@ pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Announcement, Decision, Effect, EventLevel, EventSpec};
 pub use observed::{
-    EffectResult, ForkProgress, NameHolder, Observed, ObservedAgent, ObservedHead, ObservedNode, ObservedPod,
-    ObservedStore, VolumeProblem,
+    CaBundle, EffectResult, ForkProgress, GatewayAddress, NameHolder, Observed, ObservedAgent, ObservedHead,
+    ObservedNode, ObservedPod, ObservedStore, VolumeProblem,
 };
 pub use pod_create_error::{NamespaceQuota, PodCreateError};

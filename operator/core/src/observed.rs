@@ -57,8 +57,33 @@ pub struct Observed {
     pub approvals: Option<ObservedApprovals>,
     /// Where a person runs this program.
     pub cli: CliLocation,
-    /// Base URL of the gateway for workers, without a slash at the end.
-    pub gateway_url: String,
+    /// Where workers reach the gateway.
+    pub gateway: GatewayAddress,
+}
+
+/// Where workers reach the gateway, and how they verify it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GatewayAddress {
+    /// Base URL, without a slash at the end.
+    pub url: String,
+    /// The CAs that verify its certificate. `None`: the gateway has no TLS, or its CA is not known yet.
+    pub ca: Option<CaBundle>,
+}
+
+/// The CAs that verify the gateway's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaBundle {
+    /// Their certificates, in PEM.
+    pub pem: String,
+    /// Their ids, as [`crate::certificates::ids_text`] writes them.
+    pub ids: String,
+}
+
+impl GatewayAddress {
+    /// Whether a worker that is started now could not verify the gateway.
+    pub fn lacks_ca(&self) -> bool {
+        self.ca.is_none() && self.url.starts_with("https://")
+    }
 }
 
 /// The store's answer.

@@ -24,7 +24,8 @@ const MEMORY: &str = "memory";
 /// shows how the pod ended and whose pod it is.
 pub fn trimmed(pod: Pod) -> Pod {
     let Pod { metadata, spec, status } = pod;
-    let is_ours = |key: &str| key.starts_with(names::PREFIX) && key != names::ANNOTATION_INPUT;
+    let is_large = |key: &str| key == names::ANNOTATION_INPUT || key == names::ANNOTATION_CA;
+    let is_ours = |key: &str| key.starts_with(names::PREFIX) && !is_large(key);
     let ours = |all: BTreeMap<String, String>| all.into_iter().filter(|(key, _)| is_ours(key)).collect();
     Pod {
         metadata: ObjectMeta {

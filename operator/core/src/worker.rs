@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::avoided_nodes;
 use crate::json::take_list;
-use crate::observed::Observed;
+use crate::observed::{CaBundle, GatewayAddress, Observed};
 use crate::revision::Document;
 use crate::version::ChosenTemplate;
 
@@ -28,6 +28,7 @@ const VOLUME_NAME: &str = "dalsegno";
 const MOUNT_PATH: &str = "/var/run/dalsegno";
 const TOKEN_FILE: &str = "token";
 const INPUT_FILE: &str = "input";
+const CA_FILE: &str = "ca.crt";
 
 /// Lifetime of a worker's token, in seconds. The kubelet renews it.
 const TOKEN_SECONDS: i64 = 3600;
@@ -80,9 +81,9 @@ pub fn build_pod(
     template: &ChosenTemplate,
     observed: &Observed,
 ) -> Result<Value, TemplateError> {
-    let gateway_url = &observed.gateway_url;
+    let gateway = &observed.gateway;
     let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
-    let params = PodParams { run, id: row.id, attempt: row.attempt.number, turn, position, gateway_url };
+    let params = PodParams { run, id: row.id, attempt: row.attempt.number, turn, position, gateway };
     let ChosenTemplate { document, pinned } = template;
     let mut pod = build(&params, document)?;
     if *pinned {
@@ -98,13 +99,13 @@ pub fn build_pod(
 /// # Errors
 ///
 /// The template is not a valid pod template, or has no worker.
-pub fn dry_run_pod(definition: &AgentDefinition, gateway_url: &str) -> Result<Value, TemplateError> {
+pub fn dry_run_pod(definition: &AgentDefinition, gateway: &GatewayAddress) -> Result<Value, TemplateError> {
     let uid = definition.metadata.uid.clone().unwrap_or_default();
     // The name must not be random: error messages contain it, and the status would change with every dry run.
     let mut run = AgentRun::new(&format!("dry-run-{uid}"), AgentRunSpec::default());
     run.metadata.namespace.clone_from(&definition.metadata.namespace);
     run.metadata.uid = Some(uid);
-    let params = PodParams { run: &run, id: RunId::nil(), attempt: 1, turn: 0, position: 0, gateway_url };
+    let params = PodParams { run: &run, id: RunId::nil(), attempt: 1, turn: 0, position: 0, gateway };
     build(&params, &Document::of(&definition.spec.agent))
 }
 
@@ -117,7 +118,7 @@ struct PodParams<'a> {
     turn: i32,
     /// Event position that the attempt resumes from.
     position: i64,
-    gateway_url: &'a str,
+    gateway: &'a GatewayAddress,
 }
 
 fn build(params: &PodParams, document: &Document) -> Result<Value, TemplateError> {
@@ -129,7 +130,7 @@ fn build(params: &PodParams, document: &Document) -> Result<Value, TemplateError
     let container = containers.iter_mut().find(|it| it["name"] == worker);
     configure_worker(container.ok_or(TemplateError::NoWorker)?, params);
     let mut volumes = take_list(&mut spec, "volumes");
-    volumes.push(json!(volume(params.run.spec.input_from.as_ref())));
+    volumes.push(json!(volume(params)));
     spec["containers"] = containers.into();
     spec["volumes"] = volumes.into();
     spec["restartPolicy"] = "Never".into();
@@ -147,7 +148,7 @@ fn worker_container_name(containers: &[Value]) -> &str {
 }
 
 fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> ObjectMeta {
-    let PodParams { run, attempt, turn, position, .. } = params;
+    let PodParams { run, attempt, turn, position, gateway, .. } = params;
     let name = run.metadata.name.clone().unwrap_or_default();
     let mut labels = without_reserved_keys(template.labels);
     labels.extend([
@@ -164,6 +165,10 @@ fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> Ob
     ]);
     if let Some(version) = &document.agent_version {
         annotations.insert(names::ANNOTATION_AGENT_VERSION.to_owned(), version.clone());
+    }
+    if let Some(CaBundle { pem, ids }) = &gateway.ca {
+        annotations.insert(names::ANNOTATION_CA.to_owned(), pem.clone());
+        annotations.insert(names::ANNOTATION_CA_IDS.to_owned(), ids.clone());
     }
     if run.spec.input_from.is_none() {
         annotations.insert(names::ANNOTATION_INPUT.to_owned(), input_text(run));
@@ -189,20 +194,25 @@ fn without_reserved_keys(map: Option<BTreeMap<String, String>>) -> BTreeMap<Stri
 
 /// Adds the environment variables and the mount of the worker's contract to the worker's container.
 fn configure_worker(worker: &mut Value, params: &PodParams) {
-    let PodParams { run, id, attempt, gateway_url, .. } = params;
+    let PodParams { run, id, attempt, gateway, .. } = params;
     let (namespace, name) = (run.metadata.namespace.as_deref(), run.metadata.name.as_deref());
+    let ca_file = gateway.ca.iter().map(|_| (env::CA_FILE, format!("{MOUNT_PATH}/{CA_FILE}")));
     let contract = [
-        (env::URL, format!("{gateway_url}/v1/runs/{id}")),
+        (env::URL, format!("{}/v1/runs/{id}", gateway.url)),
         (env::TOKEN_FILE, format!("{MOUNT_PATH}/{TOKEN_FILE}")),
         (env::INPUT_FILE, format!("{MOUNT_PATH}/{INPUT_FILE}")),
         (env::RUN, format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())),
         (env::ATTEMPT, attempt.to_string()),
     ];
+    let contract: Vec<_> = contract.into_iter().chain(ca_file).collect();
     // The contract's variables come first, so that the template's variables can refer to them.
     let mut template = take_list(worker, "env");
-    template.retain(|it| contract.iter().all(|(name, _)| it["name"] != *name));
-    let contract = contract.map(|(name, value)| json!({ "name": name, "value": value }));
-    worker["env"] = contract.into_iter().chain(template).collect();
+    // Without TLS a template must not name a CA either: the SDKs would read it.
+    let is_reserved =
+        |it: &Value| it["name"] == env::CA_FILE || contract.iter().any(|(name, _)| it["name"] == *name);
+    template.retain(|it| !is_reserved(it));
+    let contract = contract.into_iter().map(|(name, value)| json!({ "name": name, "value": value }));
+    worker["env"] = contract.chain(template).collect();
     let mut mounts = take_list(worker, "volumeMounts");
     mounts.push(json!({ "name": VOLUME_NAME, "mountPath": MOUNT_PATH, "readOnly": true }));
     worker["volumeMounts"] = mounts.into();
@@ -211,8 +221,8 @@ fn configure_worker(worker: &mut Value, params: &PodParams) {
     }
 }
 
-/// The volume with the worker's token and the run's input.
-fn volume(input: Option<&InputSource>) -> Volume {
+/// The volume with the worker's token, the run's input and the gateway's CA.
+fn volume(params: &PodParams) -> Volume {
     let token = VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
             audience: Some(AUDIENCE.to_owned()),
@@ -221,7 +231,9 @@ fn volume(input: Option<&InputSource>) -> Volume {
         }),
         ..VolumeProjection::default()
     };
-    let sources = Some(vec![token, input_projection(input)]);
+    let ca = params.gateway.ca.iter().map(|_| annotation_projection(CA_FILE, names::ANNOTATION_CA));
+    let input = input_projection(params.run.spec.input_from.as_ref());
+    let sources = Some([token, input].into_iter().chain(ca).collect());
     Volume {
         name: VOLUME_NAME.to_owned(),
         projected: Some(ProjectedVolumeSource { default_mode: None, sources }),
@@ -250,20 +262,22 @@ fn input_projection(input: Option<&InputSource>) -> VolumeProjection {
             }),
             ..VolumeProjection::default()
         },
-        _ => VolumeProjection {
-            downward_api: Some(DownwardAPIProjection { items: Some(vec![annotation_file()]) }),
-            ..VolumeProjection::default()
-        },
+        _ => annotation_projection(INPUT_FILE, names::ANNOTATION_INPUT),
     }
 }
 
-fn annotation_file() -> DownwardAPIVolumeFile {
-    DownwardAPIVolumeFile {
-        path: INPUT_FILE.to_owned(),
+/// An annotation of the pod as a file. The file follows each change of the annotation.
+fn annotation_projection(file: &str, annotation: &str) -> VolumeProjection {
+    let item = DownwardAPIVolumeFile {
+        path: file.to_owned(),
         field_ref: Some(ObjectFieldSelector {
-            field_path: format!("metadata.annotations['{}']", names::ANNOTATION_INPUT),
+            field_path: format!("metadata.annotations['{annotation}']"),
             ..ObjectFieldSelector::default()
         }),
         ..DownwardAPIVolumeFile::default()
+    };
+    VolumeProjection {
+        downward_api: Some(DownwardAPIProjection { items: Some(vec![item]) }),
+        ..VolumeProjection::default()
     }
 }

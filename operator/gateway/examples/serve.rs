@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, PodIdentity, serve};
+use dalsegno_gateway::{AuthError, Authenticator, Config, Gateway, Listener, PodIdentity, serve};
 use dalsegno_model::{
     Cause, Class, Created, Deadlines, Ending, Identity, NewRun, NextStep, OnPrior, PodRecord, RunId, Store,
     Verdict,
@@ -60,7 +60,7 @@ async fn main() -> Outcome<()> {
     };
     tokio::select! {
         operated = operator => operated,
-        served = serve(listener, gateway, std::future::pending()) => Ok(served?),
+        served = serve(vec![Listener::plain(listener, &gateway)], gateway.clone(), std::future::pending()) => Ok(served?),
     }
 }
 

@@ -30,6 +30,18 @@ pub trait Authenticator: Send + Sync + 'static {
         let _ = (token, run, access);
         Err(AuthError::Refused("this gateway knows no users".to_owned()))
     }
+
+    /// Returns the UID of the namespace of this name as it exists now; `None`: there is none.
+    ///
+    /// The default knows no namespaces.
+    ///
+    /// # Errors
+    ///
+    /// [`AuthError::Unavailable`]: the namespace could not be read.
+    async fn namespace_uid(&self, namespace: &str) -> Result<Option<String>, AuthError> {
+        let _ = namespace;
+        Err(AuthError::Refused("this gateway knows no namespaces".to_owned()))
+    }
 }
 
 /// The pod to which a token is bound.

@@ -24,6 +24,8 @@ pub struct Config {
     pub poll_interval: Duration,
     /// A new connection is closed if its first byte does not arrive within this time.
     pub first_byte_timeout: Duration,
+    /// A connection is closed if its TLS handshake is not complete this long after its first byte.
+    pub handshake_timeout: Duration,
     /// A connection is closed if the head of a request is not complete this long after its first byte.
     pub header_read_timeout: Duration,
     /// A connection is closed if its next request does not begin this long after the last answer.
@@ -101,6 +103,7 @@ impl Default for Config {
             version_verdict_timeout: Duration::from_secs(20),
             poll_interval: Duration::from_millis(100),
             first_byte_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(5),
             header_read_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             body_read_timeout: Duration::from_secs(30),

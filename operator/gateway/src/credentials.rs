@@ -59,6 +59,15 @@ pub(crate) async fn authenticate_user(
     reviewed.map_err(|error| problem(error, "your own token"))
 }
 
+/// Returns the UID of the namespace for a user whom the API server has authorized; `None`: there is no such namespace.
+pub(crate) async fn namespace_uid(gateway: &Gateway, namespace: &str) -> Result<Option<String>, ApiProblem> {
+    let read = gateway.token_reviews.namespace_uid(namespace).await;
+    read.map_err(|error| {
+        tracing::warn!(?error, "the UID of a namespace could not be read");
+        ApiProblem::new(Code::Unavailable, "the namespace cannot be read at the moment; try again")
+    })
+}
+
 /// Logs a failed review and returns the problem for the client. `expected` names the token to send if this one is refused.
 fn problem(error: ReviewError, expected: &str) -> ApiProblem {
     match error {

@@ -5,6 +5,7 @@ use axum::http::request::Parts;
 use dalsegno_model::{Digest, RunId, RunRecord};
 use dalsegno_protocol::{Code, Limits};
 
+use crate::aggregated::caller::FrontProxyUser;
 use crate::authenticator::{Access, RunName, User, Verb};
 use crate::credentials;
 use crate::gateway::Gateway;
@@ -43,15 +44,31 @@ pub(crate) struct Writer {
     pub(crate) run: RunId,
     /// The authenticated name.
     pub(crate) user: String,
+    /// The id of the request in the API server's audit log, if it came through the API server.
+    pub(crate) audit_id: Option<String>,
     /// Who is charged for the request.
     pub(crate) owner: LimitOwner,
     /// Counts among the calls under way.
     _call: LimitPermit,
 }
 
-/// The document of a user's call, by which RBAC names it. The route table adds it to each request.
+/// The document of a user's call. The route table adds it to each request.
 #[derive(Clone, Copy)]
-pub(crate) struct Document(pub(crate) &'static str);
+pub(crate) struct Document {
+    /// Its name in RBAC.
+    pub(crate) name: &'static str,
+    /// By which door the user comes.
+    pub(crate) door: Door,
+}
+
+/// How a user is authenticated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// By a token, which the API server reviews.
+    Token,
+    /// By the API server, which forwards the request through its front proxy.
+    FrontProxy,
+}
 
 /// Number of a turn.
 pub(crate) struct Turn(pub(crate) i32);
@@ -90,7 +107,8 @@ impl FromRequestParts<Gateway> for Reader {
             let Worker { run, capability, _call } = Worker::from_request_parts(parts, gateway).await?;
             return Ok(Self { run, capability: Some(capability), owner: LimitOwner::Run(run), _call });
         }
-        let Caller { user, run, owner, call } = Caller::authenticate(parts, gateway, Verb::Get).await?;
+        let Caller { user, run, audit_id: _, owner, call } =
+            Caller::authenticate(parts, gateway, Verb::Get).await?;
         tracing::info!(user = user.name, "a user reads a run");
         Ok(Self { run: run.id, capability: None, owner, _call: call })
     }
@@ -100,7 +118,8 @@ impl FromRequestParts<Gateway> for Writer {
     type Rejection = ApiProblem;
 
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
-        let Caller { user, run, owner, call } = Caller::authenticate(parts, gateway, Verb::Create).await?;
+        let Caller { user, run, audit_id, owner, call } =
+            Caller::authenticate(parts, gateway, Verb::Create).await?;
         if user.pod_uid.as_deref().is_some_and(|pod| is_pod_of(&run, pod)) {
             tracing::warn!(user = user.name, "a worker tried to act as a user of its own run");
             return Err(ApiProblem::new(
@@ -109,7 +128,7 @@ impl FromRequestParts<Gateway> for Writer {
             ));
         }
         tracing::info!(user = user.name, "a user writes to a run");
-        Ok(Self { run: run.id, user: user.name, owner, _call: call })
+        Ok(Self { run: run.id, user: user.name, audit_id, owner, _call: call })
     }
 }
 
@@ -117,28 +136,74 @@ impl FromRequestParts<Gateway> for Writer {
 struct Caller {
     user: User,
     run: RunRecord,
+    audit_id: Option<String>,
     owner: LimitOwner,
     call: LimitPermit,
 }
 
 impl Caller {
     async fn authenticate(parts: &mut Parts, gateway: &Gateway, verb: Verb) -> Result<Self, ApiProblem> {
-        let Some(&Document(document)) = parts.extensions.get() else {
+        let Some(&Document { name: document, door }) = parts.extensions.get() else {
             return Err(ApiProblem::invalid("the path is not one of the contract's"));
         };
         let namespace = path_parameter(parts, gateway, "namespace").await?;
         let name = path_parameter(parts, gateway, "name").await?;
+        if !is_object_name(&namespace) || !is_object_name(&name) {
+            return Err(ApiProblem::new(Code::NotFound, "the path names no namespace and run of Kubernetes"));
+        }
         let name = RunName { namespace, name };
-        // Before this the reviews of tokens are limited by peer address, so that strangers take no place of a user.
-        let peer = peer_of(&parts.extensions);
         let access = Access { document, verb };
-        let user = credentials::authenticate_user(gateway, &parts.headers, peer, (&name, access)).await?;
-        let owner = LimitOwner::User(user.name.clone());
-        let call = gateway.user_calls.acquire(owner.clone(), 1)?;
+        let AuthenticatedUser { user, audit_id, owner, call } = match door {
+            Door::Token => AuthenticatedUser::by_token(parts, gateway, (&name, access)).await?,
+            Door::FrontProxy => AuthenticatedUser::by_front_proxy(parts, gateway, &name).await?,
+        };
         let run = find_run(gateway, &name, user.tenant.as_deref()).await?;
         tracing::Span::current().record("run", tracing::field::display(run.id));
-        Ok(Self { user, run, owner, call })
+        Ok(Self { user, run, audit_id, owner, call })
     }
+}
+
+/// A user who is authorized.
+struct AuthenticatedUser {
+    user: User,
+    audit_id: Option<String>,
+    owner: LimitOwner,
+    call: LimitPermit,
+}
+
+impl AuthenticatedUser {
+    async fn by_token(
+        parts: &Parts,
+        gateway: &Gateway,
+        access: (&RunName, Access),
+    ) -> Result<Self, ApiProblem> {
+        // Before this the reviews of tokens are limited by peer address, so that strangers take no place of a user.
+        let peer = peer_of(&parts.extensions);
+        let user = credentials::authenticate_user(gateway, &parts.headers, peer, access).await?;
+        let owner = LimitOwner::User(user.name.clone());
+        let call = gateway.user_calls.acquire(owner.clone(), 1)?;
+        Ok(Self { user, audit_id: None, owner, call })
+    }
+
+    /// The API server has authorized this path for the user. It does not compare the namespace's UID with the run's.
+    async fn by_front_proxy(parts: &mut Parts, gateway: &Gateway, run: &RunName) -> Result<Self, ApiProblem> {
+        let Some(FrontProxyUser { name, pod_uid, audit_id }) = parts.extensions.remove() else {
+            return Err(ApiProblem::new(Code::Unauthenticated, "the front proxy has named no user"));
+        };
+        let owner = LimitOwner::User(name.clone());
+        let call = gateway.user_calls.acquire(owner.clone(), 1)?;
+        let tenant = credentials::namespace_uid(gateway, &run.namespace).await?;
+        Ok(Self { user: User { name, pod_uid, tenant }, audit_id, owner, call })
+    }
+}
+
+/// Whether the text may be the name of an object in Kubernetes: no slash, no `..`, nothing that RBAC could read otherwise.
+fn is_object_name(text: &str) -> bool {
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|it| it.is_ascii_lowercase() || it.is_ascii_digit() || it == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 /// Whether this is the pod of one of the run's latest attempts. Tokens of earlier pods are refused: the pods are deleted.

@@ -1,10 +1,11 @@
 //! What all calls share: the store, the authenticator, the limits, the metrics.
 
+use std::sync::atomic::AtomicI32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, RunId, Store};
-use dalsegno_protocol::Limits;
+use dalsegno_protocol::{FIRST_CONTRACT, Limits};
 use prometheus_client::registry::Registry;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
@@ -74,6 +75,8 @@ pub struct Shared {
     pub(crate) snapshot_schedule: SnapshotSchedule,
     pub(crate) metrics: Metrics,
     pub(crate) last_heartbeat: LastHeartbeat,
+    /// The lowest version of the contract among the gateways that serve. Until the store has said it: the first one.
+    pub(crate) contract: AtomicI32,
     pub(crate) accept_health: AcceptHealth,
     /// Cancelled once the gateway is stopping.
     pub(crate) stopping: CancellationToken,
@@ -119,6 +122,7 @@ impl Gateway {
             snapshot_schedule: SnapshotSchedule::default(),
             metrics,
             last_heartbeat: LastHeartbeat::default(),
+            contract: AtomicI32::new(FIRST_CONTRACT),
             accept_health: AcceptHealth::default(),
             stopping: CancellationToken::new(),
             store,

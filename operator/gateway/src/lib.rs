@@ -18,6 +18,7 @@
 //!   worker sends the same bytes again, and the store recognises them.
 
 mod accept_health;
+mod aggregated;
 mod authenticator;
 mod background;
 mod config;
@@ -37,12 +38,16 @@ mod routes;
 mod server;
 mod store_reads;
 mod store_retry;
+pub mod tls;
 mod token_reviews;
 mod validation;
 
+pub use aggregated::{
+    AggregatedApi, CertificatePem, GROUP, RequestHeaderTrust, ServerIdentity, TrustError, VERSION,
+};
 pub use authenticator::{Access, AuthError, Authenticator, PodIdentity, RunName, User, Verb};
 pub use config::Config;
 pub use gateway::Gateway;
 pub use limits::state_reads::StateReadBudget;
 pub use routes::router;
-pub use server::serve;
+pub use server::{Listener, serve};

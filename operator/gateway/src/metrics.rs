@@ -59,12 +59,17 @@ pub(crate) enum RefusedConnection {
     TotalLimit,
     /// It was idle, and a new connection took its place.
     Displaced,
-    /// It sent no request in time.
+    /// It sent no request in time, or did not complete its TLS handshake in time.
     Timeout,
+    /// It spoke plain HTTP to the port of TLS.
+    NotTls,
+    /// Its TLS handshake failed, for example because its client does not trust the certificate.
+    Handshake,
 }
 
 impl RefusedConnection {
-    const ALL: [Self; 4] = [Self::PeerLimit, Self::TotalLimit, Self::Displaced, Self::Timeout];
+    const ALL: [Self; 6] =
+        [Self::PeerLimit, Self::TotalLimit, Self::Displaced, Self::Timeout, Self::NotTls, Self::Handshake];
 
     fn label(self) -> ReasonLabel {
         let reason = match self {
@@ -72,6 +77,8 @@ impl RefusedConnection {
             Self::TotalLimit => "total-limit",
             Self::Displaced => "displaced",
             Self::Timeout => "timeout",
+            Self::NotTls => "not-tls",
+            Self::Handshake => "handshake",
         };
         ReasonLabel { reason }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::HeaderName;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use dalsegno_model::RunId;
@@ -57,6 +58,17 @@ pub(crate) async fn observe(State(observer): State<Observer>, request: Request, 
     response
 }
 
+/// Drops the headers by which a front proxy names a user. On this listener anybody could send them, and no code may
+/// ever see them.
+pub(crate) async fn drop_proxy_headers(mut request: Request) -> Request {
+    let is_foreign = |name: &&HeaderName| name.as_str().starts_with("x-remote-");
+    let foreign: Vec<_> = request.headers().keys().filter(is_foreign).cloned().collect();
+    for name in foreign {
+        request.headers_mut().remove(name);
+    }
+    request
+}
+
 /// The answer of a handler that panicked.
 pub(crate) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
     ApiProblem::new(
@@ -69,4 +81,27 @@ pub(crate) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
 /// The run that a worker's path names, also if no call has this path.
 fn run_of(path: &str) -> Option<RunId> {
     path.strip_prefix(RUNS)?.split('/').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_headers_of_a_front_proxy_reach_no_handler() {
+        let request = Request::builder()
+            .header("x-remote-user", "root")
+            .header("X-Remote-Group", "system:masters")
+            .header("x-remote-extra-a%2fb", "1")
+            .header("x-remotely", "kept")
+            .header("authorization", "Bearer a")
+            .body(Body::empty())
+            .unwrap();
+        let request = drop_proxy_headers(request).await;
+        let mut left: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["authorization", "x-remotely"]);
+    }
 }

@@ -227,7 +227,7 @@ impl ApiProblem {
 }
 
 impl IntoResponse for ApiProblem {
-    /// The response carries the code as an extension, for metrics and logs.
+    /// The response carries the code as an extension, for metrics and logs, and the problem, for the aggregated API.
     fn into_response(self) -> Response {
         let Self(problem) = self;
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -242,6 +242,7 @@ impl IntoResponse for ApiProblem {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response.extensions_mut().insert(problem.code);
+        response.extensions_mut().insert(problem);
         response
     }
 }

@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_request};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
 use dalsegno_protocol::Code;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::extractors::{Document, RUNS};
+use crate::aggregated::paths;
+use crate::extractors::{Document, Door, RUNS};
 use crate::gateway::Gateway;
 use crate::handlers::{
     attach, audit, calls, commit, events, export, finish, heartbeat, messages, park, proposal, records,
-    state, waits,
+    state, turns, waits,
 };
 use crate::middleware::{self, Observer};
 use crate::response::ApiProblem;
@@ -68,21 +69,42 @@ fn route_table() -> Vec<Route> {
         user("messages", post(messages::send).get(messages::list)),
         user("proposal", get(proposal::proposal)),
         user("audit", get(audit::audit)),
+        user("calls", get(calls::list)),
+        user("turns", get(turns::turns)),
+        user("log", get(events::log)),
     ]
 }
 
-/// The worker's contract over HTTP, and what users may do.
+/// The worker's contract over HTTP, and what users may do with a token.
 pub fn router(gateway: Gateway) -> Router {
+    let mut routes = Vec::new();
+    for Route { call, worker, user } in route_table() {
+        let document = Document { name: call, door: Door::Token };
+        let worker = worker.map(|(path, methods)| (format!("{RUNS}{{run_id}}/{path}"), methods));
+        let user = user.map(|methods| (format!("{USER_RUN}/{call}"), methods.layer(Extension(document))));
+        routes.extend(worker.into_iter().chain(user).map(|(path, methods)| (call, path, methods)));
+    }
+    observed(gateway, routes).layer(map_request(middleware::drop_proxy_headers))
+}
+
+/// What users may do whom the API server has authenticated and authorized. It has no route that takes a token.
+pub(crate) fn front_proxy_router(gateway: Gateway) -> Router {
+    let routes = route_table().into_iter().filter_map(|Route { call, worker: _, user }| {
+        let document = Document { name: call, door: Door::FrontProxy };
+        Some((call, paths::route(call), user?.layer(Extension(document))))
+    });
+    observed(gateway, routes.collect())
+}
+
+/// Calls by name, each with the path and the methods of its route.
+type Routes = Vec<(&'static str, String, MethodRouter<Gateway>)>;
+
+fn observed(gateway: Gateway, routes: Routes) -> Router {
     let mut router = Router::new();
     let mut call_names = HashMap::new();
-    for Route { call, worker, user } in route_table() {
-        let worker = worker.map(|(path, methods)| (format!("{RUNS}{{run_id}}/{path}"), methods));
-        let user =
-            user.map(|methods| (format!("{USER_RUN}/{call}"), methods.layer(Extension(Document(call)))));
-        for (path, methods) in worker.into_iter().chain(user) {
-            router = router.route(&path, methods);
-            call_names.insert(path, call);
-        }
+    for (call, path, methods) in routes {
+        router = router.route(&path, methods);
+        call_names.insert(path, call);
     }
     let observer = Observer::new(gateway.clone(), call_names);
     router
@@ -103,6 +125,7 @@ async fn unknown() -> ApiProblem {
 #[cfg(test)]
 mod tests {
     use super::route_table;
+    use crate::aggregated::documents::SUBRESOURCES;
 
     const METRICS: &str = include_str!("../../../docs/reference/metrics.md");
 
@@ -116,5 +139,16 @@ mod tests {
         documented.sort_unstable();
         calls.sort_unstable();
         assert_eq!(documented, calls);
+    }
+
+    #[test]
+    fn the_discovery_lists_every_call_of_users() {
+        let mut listed: Vec<_> = SUBRESOURCES.iter().map(|it| it.name).collect();
+        let routes = route_table();
+        let mut calls: Vec<_> =
+            routes.iter().filter(|it| it.user.is_some()).map(|route| route.call).collect();
+        listed.sort_unstable();
+        calls.sort_unstable();
+        assert_eq!(listed, calls);
     }
 }

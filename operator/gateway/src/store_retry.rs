@@ -76,15 +76,15 @@ impl Gateway {
         calls.await
     }
 
-    /// Records in the store that this gateway serves; returns whether the store has answered. Not subject to the limit
-    /// on waiting callers.
-    pub(crate) async fn send_heartbeat(&self) -> bool {
+    /// Records in the store that this gateway serves; returns the lowest version of the contract among the gateways that
+    /// serve, if the store has answered. Not subject to the limit on waiting callers.
+    pub(crate) async fn send_heartbeat(&self) -> Option<i32> {
         let deadline = Instant::now() + self.config.store_timeout;
         match self.call_once(deadline, self.store.record_gateway_heartbeat()).await {
-            Ok(()) => true,
+            Ok(contract) => Some(contract),
             Err(error) => {
                 log_failure("recording the gateway heartbeat", error.as_ref());
-                false
+                None
             }
         }
     }

@@ -113,6 +113,15 @@ impl TokenReviews {
         self.answer(timeout_at(deadline, self.users.get_or_review(key, review)).await)
     }
 
+    /// The UID of a namespace, for a user whom the API server has authorized.
+    pub(crate) async fn namespace_uid(&self, namespace: &str) -> Result<Option<String>, ReviewError> {
+        let read = self.authenticator.namespace_uid(namespace);
+        match tokio::time::timeout(self.timeout, read).await {
+            Ok(read) => read.map_err(ReviewError::Unavailable),
+            Err(_) => Err(ReviewError::TimedOut),
+        }
+    }
+
     /// Waits for a place and reviews.
     async fn review<T>(
         &self,

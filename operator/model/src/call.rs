@@ -97,6 +97,8 @@ pub struct Settle {
     pub result: Option<Box<RawValue>>,
     /// How the outcome was found out.
     pub reason: String,
+    /// The id of the request in the API server's audit log, if a person sent it through the API server.
+    pub audit_id: Option<String>,
 }
 
 /// Who settles a call.

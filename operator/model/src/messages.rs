@@ -17,6 +17,8 @@ pub struct NewMessage {
     pub value: Box<RawValue>,
     /// The authenticated sender.
     pub author: String,
+    /// The id of the request in the API server's audit log, if it came through the API server.
+    pub audit_id: Option<String>,
 }
 
 /// The answer to a message.

@@ -209,3 +209,27 @@ impl fmt::Debug for Call {
         call.finish_non_exhaustive()
     }
 }
+
+/// The answer to `GET calls`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CallsResponse {
+    /// A page of calls, in the order of turns and within a turn in the order in which they were first seen.
+    pub calls: Vec<CallEntry>,
+    /// `after` for the next page; absent if the page is empty, which is the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A call, as a person reads it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallEntry {
+    /// The call.
+    #[serde(flatten)]
+    pub call: Call,
+    /// The attempt that claimed it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<i32>,
+    /// Whether its arguments or its result cannot be read.
+    pub damaged: bool,
+}

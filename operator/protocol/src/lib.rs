@@ -19,6 +19,7 @@ mod park;
 mod problem;
 mod records;
 mod text;
+mod turns;
 mod waits;
 
 pub use audit::*;
@@ -33,6 +34,7 @@ pub use problem::{Code, Problem};
 pub use records::*;
 pub use serde_json::value::RawValue;
 pub use text::printable;
+pub use turns::*;
 pub use waits::*;
 
 use std::collections::BTreeMap;
@@ -49,6 +51,9 @@ pub mod env {
     /// File with the run's input; `null` if the run has none. The API server keeps the values of an inline input, not
     /// its formatting.
     pub const INPUT_FILE: &str = "DALSEGNO_INPUT_FILE";
+    /// File with the CAs, in PEM, that verify the gateway's certificate. They are the only ones to trust. Read it for each new
+    /// connection, because it is replaced. Absent if the gateway has no TLS.
+    pub const CA_FILE: &str = "DALSEGNO_CA_FILE";
     /// `namespace/name` of the run, for the worker's own logs.
     pub const RUN: &str = "DALSEGNO_RUN";
     /// Number of this attempt, from 1.
@@ -60,6 +65,25 @@ pub mod env {
 
 /// Audience of the token with which a worker attaches.
 pub const AUDIENCE: &str = "dalsegno";
+
+/// The version of this contract.
+///
+/// | version | adds |
+/// |---|---|
+/// | 1 | everything but the following |
+/// | 2 | `POST waits/{id}`, `GET waits/{id}`, `POST park`, `GET inbox`, and the fields that name waits and messages |
+pub const CONTRACT: i32 = 2;
+
+/// The version of a gateway that does not say its version.
+pub const FIRST_CONTRACT: i32 = 1;
+
+/// The version that has the call with this path, relative to the run.
+pub fn contract_of(path: &str) -> i32 {
+    match path.split(['/', '?']).next() {
+        Some("waits" | "park" | "inbox") => 2,
+        _ => FIRST_CONTRACT,
+    }
+}
 
 /// `POST attach`, authenticated by the pod's token.
 ///
@@ -117,6 +141,15 @@ pub struct AttachResponse {
     /// taken.
     #[serde(default)]
     pub inbox: i64,
+    /// The lowest version of this contract among the gateways that serve. Send nothing newer: the next request may reach any
+    /// of them. During a roll-out, attach again with the same instance until it is high enough. A gateway of version 1 does
+    /// not send it.
+    #[serde(default = "first_contract")]
+    pub contract: i32,
+}
+
+fn first_contract() -> i32 {
+    FIRST_CONTRACT
 }
 
 /// Whether an attempt starts a run or resumes it.

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use dalsegno_core::certificates::PodTrust;
 use dalsegno_core::{ObservedPod, pod};
 use dalsegno_crds::{AgentRun, names};
 use futures::{Stream, StreamExt};
@@ -61,6 +62,8 @@ struct CachedPod {
     disrupted_while_running: bool,
     /// When the watch first showed that the worker has ended.
     end_seen: Option<Instant>,
+    /// The CAs that its worker trusts. `None`: its worker has ended.
+    trust: Option<Box<PodTrust>>,
 }
 
 impl CachedPod {
@@ -68,9 +71,10 @@ impl CachedPod {
     fn new(uid: String, observed: ObservedPod) -> Option<Self> {
         let ObservedPod { mut pod, gone, watched: _, disrupted_while_running, volume_problem: _ } = observed;
         let end_seen = (gone || pod::worker_has_ended(&pod)).then(Instant::now);
+        let trust = PodTrust::of(&pod).filter(|_| !gone).map(Box::new);
         let json = serde_json::to_vec(&pod).inspect_err(log_uncacheable).ok()?.into_boxed_slice();
         let node = pod.spec.take().and_then(|spec| spec.node_name);
-        Some(Self { uid, node, json, gone, disrupted_while_running, end_seen })
+        Some(Self { uid, node, json, gone, disrupted_while_running, end_seen, trust })
     }
 
     fn pod(&self) -> Option<Pod> {
@@ -101,6 +105,13 @@ impl PodCache {
     /// When the watch first showed that the worker of this pod has ended.
     pub fn end_seen(&self, run: &Owner, uid: &str) -> Option<Instant> {
         lock(&self.0).runs.get(run)?.iter().find(|pod| pod.uid == uid)?.end_seen
+    }
+
+    /// What the pods trust whose worker may still run.
+    pub fn trust(&self) -> Vec<PodTrust> {
+        let pods = lock(&self.0);
+        let running = pods.runs.values().flatten().filter(|pod| !pod.gone);
+        running.filter_map(|pod| pod.trust.as_deref().cloned()).collect()
     }
 
     /// The runs that have a pod on this node.

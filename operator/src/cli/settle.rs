@@ -23,7 +23,15 @@ pub async fn run(args: SettleArgs) -> anyhow::Result<()> {
         SettleOutcome::Completed => CallOutcome::Completed,
         SettleOutcome::Failed => CallOutcome::Failed,
     };
-    let settle = Settle { run: run.id, by: SettledBy::Person(by), id: call.clone(), outcome, result, reason };
+    let settle = Settle {
+        run: run.id,
+        by: SettledBy::Person(by),
+        id: call.clone(),
+        outcome,
+        result,
+        reason,
+        audit_id: None,
+    };
     match store.settle(&settle).await.context("settling the call")? {
         Completed::Ok => print_line!("settled: {call}"),
         Completed::Duplicate => print_line!("settled before, with the same outcome: {call}"),

@@ -10,6 +10,7 @@ use dalsegno_model::NotificationKind;
 use dalsegno_protocol::Limits;
 
 use super::https_url::HttpsUrl;
+use super::people_api::PeopleApiArgs;
 use super::values::{
     AnchorSinkKind, ExpectedPolicies, LimitValue, bytes, duration, expected_policies, limit, run_name,
 };
@@ -29,6 +30,9 @@ pub struct GatewayArgs {
     /// Address of the worker contract.
     #[arg(long, env = "DALSEGNO_GATEWAY_LISTEN", default_value = "[::]:8080")]
     pub gateway_listen: SocketAddr,
+    /// Address at which the API server reaches the gateway, over TLS with its front proxy's certificate. Unset: it does not.
+    #[arg(long, env = "DALSEGNO_AGGREGATED_LISTEN", value_name = "ADDRESS")]
+    pub aggregated_listen: Option<SocketAddr>,
     /// Most connections at once. A worker has up to two.
     #[arg(long, env = "DALSEGNO_GATEWAY_MAX_CONNECTIONS", default_value_t = 4096, value_name = "NUMBER",
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -129,6 +133,8 @@ pub struct OperatorArgs {
     pub policies: ExpectedPolicies,
     #[command(flatten)]
     pub notifications: NotificationArgs,
+    #[command(flatten)]
+    pub people_api: PeopleApiArgs,
     /// For tests of this program: abort once at each of these steps of a recovery, given as before:EFFECT or after:EFFECT.
     #[arg(long, env = "DALSEGNO_CRASH_AT", hide = true)]
     pub crash_at: Option<String>,

@@ -27,6 +27,7 @@ use crate::cache::pods::{Owner, PodCache, RunKey};
 use crate::cache::quotas::QuotaCache;
 use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::cache::run_queues::RunQueues;
+use crate::certificates::bundle::GatewayTrust;
 use crate::controller::policies::Policies;
 use crate::kube_client::with_timeout;
 use crate::metrics::Metrics;
@@ -41,8 +42,8 @@ pub struct Context {
     pub client: Client,
     /// The store.
     pub store: Arc<dyn Store>,
-    /// URL at which workers reach the gateway, without a trailing slash.
-    pub gateway_url: String,
+    /// Where workers reach the gateway, and the CAs that they are started with.
+    pub gateway: GatewayTrust,
     /// Where a person runs this program.
     pub cli: CliLocation,
     /// All worker pods.

@@ -163,7 +163,7 @@ async fn dry_run(
     was_accepted: bool,
 ) -> Result<Verdict> {
     let refused = |reason, message| Ok(Verdict { ready: false, reason, message });
-    let pod = match worker::dry_run_pod(definition, &ctx.gateway_url) {
+    let pod = match worker::dry_run_pod(definition, &ctx.gateway.address()) {
         Ok(pod) => pod,
         Err(error) => return refused(Reason::TemplateInvalid, error.to_string()),
     };

@@ -35,6 +35,9 @@ pub enum Error {
     /// The object or the row changed after it was read. Retried after a short pause.
     #[error("the AgentRun has changed since it was read")]
     Conflict,
+    /// A worker could not verify the gateway. Retried after a short pause.
+    #[error("no worker can be started: the CA of the gateway's certificate is not known yet")]
+    NoCa,
     /// The object has no namespace, name or UID.
     #[error("the AgentRun has no {0}")]
     MissingMetadata(&'static str),

@@ -54,6 +54,9 @@ impl WorkerRuntime for Context {
     }
 
     async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult> {
+        if self.gateway.lacks_ca() {
+            return Err(Error::NoCa);
+        }
         let uid = run.uid().unwrap_or_default();
         let key = RunKey { namespace: run.namespace().unwrap_or_default(), name: run.name_any() };
         if !self.quotas.may_try(&key.namespace, Timestamp::now()) {

@@ -66,7 +66,7 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         step_back_refused: false,
         approvals: Some(ObservedApprovals::cached(ctx.approvals.of(&uid), ctx.policies.state())),
         cli: ctx.cli.clone(),
-        gateway_url: ctx.gateway_url.clone(),
+        gateway: ctx.gateway.address(),
     })
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use dalsegno_core::approvals::{ApprovalEffect, ObservedApprovals};
 use dalsegno_core::version::Templates;
 use dalsegno_core::{
-    CliLocation, EffectResult, EventSpec, Observed, ObservedAgent, ObservedNode, ObservedStore,
+    CliLocation, EffectResult, EventSpec, GatewayAddress, Observed, ObservedAgent, ObservedNode,
+    ObservedStore,
 };
 use dalsegno_crds::{
     AgentRun, AgentRunStatus, OnMismatch, Reason, Retention, RunDefaults, VersionPolicy, names,
@@ -116,7 +117,7 @@ impl WorkerRuntime for LocalRuntime {
             step_back_refused: false,
             approvals: Some(ObservedApprovals::without_objects()),
             cli: CliLocation::Local { store_url: self.url.clone() },
-            gateway_url: self.gateway_url.clone(),
+            gateway: GatewayAddress { url: self.gateway_url.clone(), ca: None },
         })
     }
 

@@ -47,7 +47,7 @@ async fn send(DevSendArgs { run, topic, id, value }: DevSendArgs) -> anyhow::Res
     if value.get().len() > Limits::MESSAGE_BYTES {
         bail!("the message has more than {} bytes", Limits::MESSAGE_BYTES);
     }
-    let message = NewMessage { run: run.id, id: id.clone(), topic, value, author: person() };
+    let message = NewMessage { run: run.id, id: id.clone(), topic, value, author: person(), audit_id: None };
     match store.send_message(&message).await.context("sending the message")? {
         Sent::Ok(position) => print_line!("sent: message {position}, with the id {id}"),
         Sent::Duplicate(position) => print_line!("sent before: message {position}, with the id {id}"),

@@ -9,7 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::{AnchorSinkKind, NotificationArgs};
+use crate::config::{AnchorSinkKind, NotificationArgs, PeopleApiArgs, TlsArgs};
 use crate::mutex::lock;
 use crate::tasks::leader::LEASE;
 use crate::test_context::lease_response;
@@ -69,6 +69,7 @@ where
         anchor_sink: AnchorSinkKind::None,
         anchor_file: None,
         notifications: NotificationArgs::default(),
+        people_api: PeopleApiArgs::default(),
         crash_at: None,
     };
     let manager = Manager {
@@ -76,6 +77,7 @@ where
         store: Arc::new(Sqlite::memory().await.expect("a store")),
         state_reads: StateReadBudget::new(0),
         args,
+        tls: TlsArgs::off(),
         signing_key: None,
         metrics: Metrics::default(),
         failpoint: Failpoint::default(),

@@ -81,7 +81,7 @@ measure! {
 
 measure! {
     Worker {
-        async fn record_gateway_heartbeat(&self) -> Result<()>;
+        async fn record_gateway_heartbeat(&self) -> Result<i32>;
         async fn heartbeats(&self, workers: &[(RunId, Digest)]) -> Result<Vec<HeartbeatAnswer>>;
         async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
         async fn snapshot(&self, run: RunId) -> Result<Snapshotted>;

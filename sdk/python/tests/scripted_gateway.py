@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import subprocess
 import sys
 import textwrap
@@ -40,7 +41,7 @@ NO_ANSWER = Answer(0, b"")
 
 
 def attached(**more: Any) -> Answer:
-    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "waits": []}
+    fresh = {"run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "waits": [], "contract": 2}
     return Answer(200, {**fresh, "unsettledCalls": [], "completedCalls": [], "warnings": [], "heartbeatSeconds": 60, **FLAGS, **more})
 
 
@@ -83,10 +84,16 @@ class ScriptedGateway:
             "DALSEGNO_INPUT_FILE": str(directory / "input"),
         }
 
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """New connections use TLS; the handshake is done by the thread of its connection."""
+        plain = self.server.socket
+        self.server.socket = context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+        self.env["DALSEGNO_URL"] = self.env["DALSEGNO_URL"].replace("http://", "https://")
+
     def start(self, code: str) -> Agent:
         """Starts an agent of these lines."""
         command = [sys.executable, "-u", "-c", PREAMBLE + textwrap.dedent(code)]
-        return subprocess.Popen(command, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.Popen(command, env=self.env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run(self, code: str) -> tuple[int, str, str]:
         """The exit code, standard output and standard error of an agent of these lines."""

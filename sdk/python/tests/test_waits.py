@@ -41,6 +41,19 @@ def test_an_approval_that_is_open_parks_the_process_and_exits_with_0(gateway: Sc
     assert (park["on"], park["mode"]) == (["w1"], "all")
 
 
+def test_nothing_newer_than_the_oldest_gateway_is_sent(gateway: ScriptedGateway) -> None:
+    # A gateway of the version before does not say its version.
+    old = attached()
+    del old.body["contract"]
+    gateway.script["attach"] = [old, old, attached(contract=1), attached()]
+    gateway.script["waits/w1"] = [Answer(200, wait(answer=APPROVED))]
+    code, out, err = gateway.run(ASK.format(more=""))
+    assert (code, out) == (0, "True ann it is cheap\n") and "waits until every gateway is of a version that has it" in err
+    assert [path for path, *_ in gateway.seen] == ["attach"] * 4 + ["waits/w1"]
+    assert {bearer for path, bearer, _ in gateway.seen if path == "attach"} == {"Bearer pod-token"}
+    assert len(set(gateway.bodies("attach"))) == 1
+
+
 def test_an_approval_that_is_answered_returns_its_answer_in_a_later_attempt(gateway: ScriptedGateway) -> None:
     gateway.script["waits/w1"] = [Answer(200, wait(answer=APPROVED))]
     assert gateway.run(ASK.format(more="")) == (0, "True ann it is cheap\n", "")

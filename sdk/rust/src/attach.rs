@@ -8,13 +8,10 @@ use std::time::Duration;
 use std::{fs, process};
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
-use dalsegno_protocol::{
-    AttachRequest, AttachResponse, Code, Flags, Problem, StateResponse, Wait, WaitAnswer, env,
-};
+use dalsegno_protocol::{Code, Flags, Problem, StateResponse, Wait, WaitAnswer, env};
 use ureq::unversioned::resolver::DefaultResolver;
 
-use crate::http::{Client, OnEnded};
-use crate::json::to_bytes;
+use crate::http::{Client, Files, OnEnded};
 use crate::watch::{WorkerSignals, handle_sigterm, start_heartbeats};
 use crate::{Error, Result, Run, log_line};
 
@@ -120,14 +117,16 @@ impl Builder {
         let input = fs::read(&input_file).map_err(|source| Error::File { path: input_file, source })?;
         let client = Client::new(
             &self.get(env::URL)?,
-            self.get(env::TOKEN_FILE)?.into(),
+            Files {
+                token: self.get(env::TOKEN_FILE)?.into(),
+                ca: self.get(env::CA_FILE).ok().map(PathBuf::from),
+            },
             self.on_ended,
             DefaultResolver::default(),
         );
 
         let instance = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-        let body = to_bytes(&AttachRequest { instance: instance.clone() })?;
-        let mut attached: AttachResponse = client.call("attach", Some(&body))?;
+        let mut attached = client.attach(&instance)?;
         client.instance.get_or_init(|| instance);
         if attached.head.is_some() && attached.state.is_none() {
             let fetched: StateResponse = client.call("state", None)?;

@@ -1,25 +1,30 @@
 //! One connection to a gateway, and the addresses it may lead to.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ureq::config::Config;
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::NextTimeout;
+use ureq::unversioned::transport::{Connector as _, NextTimeout};
 use ureq::{Agent, Error};
 
 use crate::race::RaceConnector;
+use crate::tls::TlsConnector;
 
 /// One connection. Calls share it until [`Connection::renew`].
 pub(crate) struct Connection {
     agent: Mutex<Agent>,
     addresses: Addresses,
+    ca_file: Option<PathBuf>,
 }
 
 impl Connection {
-    pub(crate) fn new(config: Config, addresses: Addresses) -> Self {
-        let agent = Agent::with_parts(config, RaceConnector, addresses.clone());
-        Self { agent: Mutex::new(agent), addresses }
+    /// `ca_file`: the CAs of the gateway, for an https URL.
+    pub(crate) fn new(config: Config, addresses: Addresses, ca_file: Option<PathBuf>) -> Self {
+        let connector = RaceConnector.chain(TlsConnector { ca_file: ca_file.clone() });
+        let agent = Agent::with_parts(config, connector, addresses.clone());
+        Self { agent: Mutex::new(agent), addresses, ca_file }
     }
 
     pub(crate) fn agent(&self) -> Agent {
@@ -29,7 +34,7 @@ impl Connection {
     /// Drops the connection. The next call opens another one, perhaps to another gateway.
     pub(crate) fn renew(&self) {
         lock(&self.addresses.0.cache).failed_calls += 1;
-        let fresh = Self::new(self.agent().config().clone(), self.addresses.clone());
+        let fresh = Self::new(self.agent().config().clone(), self.addresses.clone(), self.ca_file.clone());
         *lock(&self.agent) = fresh.agent();
     }
 }
@@ -105,7 +110,7 @@ mod tests {
     use ureq::unversioned::resolver::DefaultResolver;
 
     use super::*;
-    use crate::http::Client;
+    use crate::http::{Client, Files};
 
     /// A name server that can stop answering.
     #[derive(Clone, Debug, Default)]
@@ -171,7 +176,8 @@ mod tests {
     fn heartbeats_survive_a_name_server_outage_and_wait_for_it_only_after_a_failure() {
         let (url, received) = gateway();
         let names = NameServer::default();
-        let client = Client::new(&url, "no token".into(), Box::new(|_| ()), names.clone());
+        let client =
+            Client::new(&url, Files { token: "no token".into(), ca: None }, Box::new(|_| ()), names.clone());
         client.instance.set("instance".to_owned()).unwrap();
         let heartbeat = move || client.send("heartbeat", Some(b""), Duration::from_secs(2)).map(drop);
         heartbeat().unwrap();
@@ -186,7 +192,7 @@ mod tests {
     fn a_call_that_fails_during_a_lookup_causes_another_lookup() {
         let names = NameServer::default();
         let addresses = Addresses::new(names.clone());
-        let connection = Connection::new(Config::default(), addresses.clone());
+        let connection = Connection::new(Config::default(), addresses.clone(), None);
         let resolve = move || {
             let (uri, after) = (Uri::from_static("http://127.0.0.1:1"), Duration::from_millis(500).into());
             let timeout = NextTimeout { after, ..NextTimeout::default() };

@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
 use std::{fs, thread};
 
-use dalsegno_protocol::{Code, Limits, Problem};
+use dalsegno_protocol::{AttachRequest, AttachResponse, Code, FIRST_CONTRACT, Limits, Problem, contract_of};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use ureq::unversioned::resolver::Resolver;
 
 use crate::connection::{Addresses, Connection};
+use crate::json::to_bytes;
+use crate::tls::CaError;
 use crate::{Error, Result, log_line};
 
 /// Timeout of one try of a call. It is above the 20 s that an attach may wait for the version check.
@@ -23,8 +25,19 @@ pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
+/// Pause between two looks at the version of the contract.
+const ROLL_OUT_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long an idle connection is kept. The gateway keeps it longer.
 const MAX_IDLE: Duration = Duration::from_secs(55);
+
+/// The files that the operator mounts. They are read when they are needed, because they are replaced.
+pub(crate) struct Files {
+    /// The pod's token.
+    pub(crate) token: PathBuf,
+    /// The gateway's CAs.
+    pub(crate) ca: Option<PathBuf>,
+}
 
 pub(crate) type OnEnded = Box<dyn Fn(&Problem) + Send + Sync>;
 
@@ -37,6 +50,8 @@ pub(crate) struct Client {
     token_file: PathBuf,
     /// The bearer after the attach. Before it, the bearer is the pod's token.
     pub(crate) instance: OnceLock<String>,
+    /// The lowest version of the contract among the gateways, as the last attach said.
+    contract: AtomicI32,
     /// Whether this process has ended its attempt. A heartbeat that is refused afterwards is expected.
     pub(crate) ended_here: AtomicBool,
     /// Whether a park is sent and not answered. A heartbeat that is refused meanwhile says nothing: the answer to the
@@ -63,21 +78,49 @@ struct Response {
 }
 
 impl Client {
-    pub(crate) fn new(base: &str, token_file: PathBuf, on_ended: OnEnded, resolver: impl Resolver) -> Self {
+    pub(crate) fn new(base: &str, files: Files, on_ended: OnEnded, resolver: impl Resolver) -> Self {
         let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).max_redirects(0);
         let config = config.max_idle_age(MAX_IDLE).build();
         let addresses = Addresses::new(resolver);
         Self {
-            turns: Connection::new(config.clone(), addresses.clone()),
-            heartbeats: Connection::new(config, addresses),
+            turns: Connection::new(config.clone(), addresses.clone(), files.ca.clone()),
+            heartbeats: Connection::new(config, addresses, files.ca),
             base: base.trim_end_matches('/').to_owned(),
-            token_file,
+            token_file: files.token,
             instance: OnceLock::new(),
+            contract: AtomicI32::new(FIRST_CONTRACT),
             ended_here: AtomicBool::new(false),
             parking: AtomicBool::new(false),
             on_ended,
             hook_called: Once::new(),
         }
+    }
+
+    /// Attaches with this instance. Attaching again with the same one asks for the version of the contract.
+    pub(crate) fn attach(&self, instance: &str) -> Result<AttachResponse> {
+        let body = to_bytes(&AttachRequest { instance: instance.to_owned() })?;
+        let attached: AttachResponse = self.call("attach", Some(&body))?;
+        self.contract.store(attached.contract, Ordering::Relaxed);
+        Ok(attached)
+    }
+
+    /// Waits until every gateway has the call with this path. During a roll-out the next request may reach a gateway of the
+    /// version before, which would refuse it for good.
+    fn await_contract(&self, path: &str) -> Result<()> {
+        let Some(instance) = self.instance.get() else { return Ok(()) };
+        let needed = contract_of(path);
+        let mut is_logged = false;
+        while self.contract.load(Ordering::Relaxed) < needed && self.attach(instance)?.contract < needed {
+            if !is_logged {
+                log_line(&format!(
+                    "{}: waits until every gateway is of a version that has it",
+                    loggable(path)
+                ));
+                is_logged = true;
+            }
+            thread::sleep(ROLL_OUT_PAUSE);
+        }
+        Ok(())
     }
 
     /// Sends a request until it is answered, as [`Self::send`] does, and reads the answer. Without a `body` it is a
@@ -102,11 +145,12 @@ impl Client {
             let problem = Problem::new(Code::TooLarge, detail);
             return Err(Error::Refused { path: loggable(path), problem });
         }
+        self.await_contract(path)?;
         let connection = if path == "heartbeat" { &self.heartbeats } else { &self.turns };
         let request = Request { path, body, timeout };
         let mut delay = FIRST_DELAY;
         loop {
-            let bearer = self.bearer()?;
+            let bearer = self.bearer(path)?;
             let (reason, min_delay) = match self.exchange(&connection.agent(), &request, &bearer) {
                 Ok(response) if response.status == 200 => {
                     match serde_json::from_slice::<HashMap<String, IgnoredAny>>(&response.body) {
@@ -122,6 +166,10 @@ impl Client {
                 Err(error @ (ureq::Error::Http(_) | ureq::Error::BadUri(_) | ureq::Error::TlsRequired)) => {
                     return Err(Error::InvalidRequest { path: loggable(path), source: Box::new(error) });
                 }
+                // Nothing was sent, and trying again does not help.
+                Err(ureq::Error::Other(source)) if source.is::<CaError>() => {
+                    return Err(Error::InvalidRequest { path: loggable(path), source });
+                }
                 // It is unknown whether the request arrived. The gateway recognises a repeat by its bytes.
                 Err(error) => (error.to_string(), Duration::ZERO),
             };
@@ -135,8 +183,8 @@ impl Client {
     }
 
     /// Reads the token anew for each try, because the kubelet renews it.
-    fn bearer(&self) -> Result<String> {
-        if let Some(instance) = self.instance.get() {
+    fn bearer(&self, path: &str) -> Result<String> {
+        if let Some(instance) = self.instance.get().filter(|_| path != "attach") {
             return Ok(instance.clone());
         }
         let token = fs::read_to_string(&self.token_file)

@@ -40,6 +40,7 @@ mod json;
 mod race;
 mod records;
 mod run;
+mod tls;
 mod waits;
 mod watch;
 

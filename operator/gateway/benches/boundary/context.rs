@@ -226,7 +226,8 @@ async fn serve(store: Arc<dyn Store>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let gateway = Gateway::new(store, Arc::new(TrustAll), Config::default());
-    tokio::spawn(dalsegno_gateway::serve(listener, gateway, std::future::pending()));
+    let listener = dalsegno_gateway::Listener::plain(listener, &gateway);
+    tokio::spawn(dalsegno_gateway::serve(vec![listener], gateway, std::future::pending()));
     address
 }
 

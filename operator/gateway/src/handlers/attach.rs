@@ -1,5 +1,6 @@
 //! `POST attach`: a pod proves its identity, and its process takes the attempt.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -148,6 +149,7 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         cancel: record.cancel.is_some(),
         limit: record.is_limit_reached(),
         inbox: record.inbox.position,
+        contract: gateway.contract.load(Ordering::Relaxed),
     })
 }
 

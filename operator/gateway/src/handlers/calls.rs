@@ -1,18 +1,21 @@
-//! Tool calls with idempotency keys: `POST calls/{id}/claim`, `complete`, `settle`; and `POST settle` of people.
+//! Tool calls with idempotency keys: `POST calls/{id}/claim`, `complete`, `settle`; and `POST settle` and
+//! `GET calls` of people.
 
-use axum::extract::{Request, State};
+use axum::extract::{RawQuery, Request, State};
 use axum::response::Response;
+use dalsegno_model::read_transaction::{CallKey, StoredCall};
 use dalsegno_model::{Claim, Claimed, Complete, Completed, Settle, SettledBy};
 use dalsegno_protocol::{
-    Acknowledgement, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CommitResult, CompleteRequest,
-    SettleByUserRequest, SettleRequest,
+    Acknowledgement, CallEntry, CallsResponse, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CommitResult,
+    CompleteRequest, SettleByUserRequest, SettleRequest,
 };
 
-use crate::extractors::{CallId, Worker, Writer};
+use crate::extractors::{CallId, Reader, Worker, Writer};
 use crate::gateway::Gateway;
 use crate::limits::request_body;
 use crate::limits::response_body::json_response;
 use crate::limits::shared_limit::LimitOwner;
+use crate::query::Query;
 use crate::response::{self, ApiProblem};
 use crate::validation::{TextField, check_claim};
 
@@ -89,6 +92,7 @@ pub(crate) async fn settle(
         outcome: request.outcome,
         result: request.result,
         reason: request.reason,
+        audit_id: None,
     };
     acknowledge(gateway.call_with_retry("settling a call", || gateway.store.settle(&settle)).await?)
 }
@@ -104,8 +108,38 @@ pub(crate) async fn settle_by_user(
     TextField { label: "`call`", text: &id }.check_name()?;
     TextField { label: "`reason`", text: &reason }.check_short()?;
     let by = SettledBy::Person(writer.user);
-    let settle = Settle { run: writer.run, by, id, outcome, result, reason };
+    let settle = Settle { run: writer.run, by, id, outcome, result, reason, audit_id: writer.audit_id };
     acknowledge(gateway.call_with_retry("settling a call", || gateway.store.settle(&settle)).await?)
+}
+
+/// All calls of the run, for people.
+pub(crate) async fn list(
+    State(gateway): State<Gateway>,
+    reader: Reader,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiProblem> {
+    let mut query = Query::parse(query.as_deref(), &["after"])?;
+    let after = query.take("after").map(|after| parse_cursor(&after)).transpose()?;
+    gateway.authorize_reader(&reader).await?;
+    let _permit = gateway.page_permit(&reader.owner).await?;
+    let read = async || gateway.store.begin_read().await?.calls(reader.run, after.clone()).await;
+    let calls = gateway.call_with_retry("reading the calls", read).await?;
+    // A page that is not empty is followed by another one, which may be empty.
+    let next = calls.last().map(|it| format!("{}.{}.{}", it.call.turn, it.ordinal, it.call.id));
+    let entry =
+        |it: StoredCall| CallEntry { call: it.call, attempt: it.attempt, damaged: it.damage.is_some() };
+    let calls = calls.into_iter().map(entry).collect();
+    json_response(&gateway, &reader.owner, &CallsResponse { calls, next })
+}
+
+/// Parses `after`, which names the last call of the previous page as `<turn>.<number of the call>.<id>`.
+fn parse_cursor(text: &str) -> Result<CallKey, ApiProblem> {
+    let parse = || {
+        let (turn, rest) = text.split_once('.')?;
+        let (ordinal, id) = rest.split_once('.')?;
+        Some(CallKey { turn: turn.parse().ok()?, ordinal: ordinal.parse().ok()?, id: id.to_owned() })
+    };
+    parse().ok_or_else(|| ApiProblem::invalid("`after` is not a `next` of this call"))
 }
 
 /// The answer to `complete` and `settle`.

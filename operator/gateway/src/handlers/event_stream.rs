@@ -89,11 +89,23 @@ fn media_range(range: &str) -> (String, f32) {
 /// Text to send, and the permit for its bytes.
 type Chunk = (String, LimitPermit);
 
+/// What a stream sends.
+#[derive(Clone, Copy)]
+pub(crate) struct StreamOptions {
+    pub(crate) format: StreamFormat,
+    /// Whether it waits for events to come. If not, it ends after the last event.
+    pub(crate) follow: bool,
+    /// Its first page.
+    pub(crate) query: EventQuery,
+}
+
 /// An open stream. It counts among the caller's calls under way for as long as it lasts.
 pub(crate) struct EventStream {
     gateway: Gateway,
     reader: Reader,
     format: StreamFormat,
+    /// Whether the stream waits for events to come.
+    follow: bool,
     /// The next page.
     query: EventQuery,
     started: Instant,
@@ -103,16 +115,16 @@ pub(crate) struct EventStream {
 }
 
 impl EventStream {
-    /// A stream whose first page is the one at `query`. Fails if the caller has too many streams open.
+    /// A stream. Fails if the caller has too many streams open.
     pub(crate) fn new(
         gateway: Gateway,
         reader: Reader,
-        format: StreamFormat,
-        query: EventQuery,
+        options: StreamOptions,
     ) -> Result<Self, LimitExceeded> {
+        let StreamOptions { format, follow, query } = options;
         let stream = gateway.event_streams.acquire(reader.owner.clone(), 1)?;
         let started = Instant::now();
-        Ok(Self { gateway, reader, format, query, started, sending: None, _stream: stream })
+        Ok(Self { gateway, reader, format, follow, query, started, sending: None, _stream: stream })
     }
 
     /// Answers with the stream; `page` is its first page.
@@ -157,11 +169,12 @@ impl EventStream {
                 authorized => authorized?,
             }
             let page = self.poll().await?;
-            if page.over && page.events.is_empty() {
+            let is_empty = page.as_ref().is_none_or(|page| page.events.is_empty());
+            if page.as_ref().is_some_and(|page| is_empty && (page.over || !self.follow)) {
                 return Ok(None);
             }
-            let is_due = !page.events.is_empty() || since.elapsed() >= config.stream_keepalive_interval;
-            if is_due && let Ok(chunk) = self.write(&page) {
+            let is_due = !is_empty || since.elapsed() >= config.stream_keepalive_interval;
+            if is_due && let Ok(chunk) = self.write(&page.clone().unwrap_or_default()) {
                 return Ok(Some(chunk));
             }
             // Without a permit its bytes must not stay in memory during the sleep.
@@ -173,11 +186,11 @@ impl EventStream {
         }
     }
 
-    /// Reads the next page. While too many pages are read it is empty: the stream tries again at the next poll.
-    async fn poll(&self) -> Result<EventPage, ApiProblem> {
+    /// Reads the next page. `None`: too many pages are read, and the stream tries again at the next poll.
+    async fn poll(&self) -> Result<Option<EventPage>, ApiProblem> {
         let Self { gateway, reader, query, .. } = self;
-        let Ok(_permit) = gateway.page_permit(&reader.owner).await else { return Ok(EventPage::default()) };
-        gateway.call_with_retry("reading events", || gateway.store.events(reader.run, *query)).await
+        let Ok(_permit) = gateway.page_permit(&reader.owner).await else { return Ok(None) };
+        gateway.call_with_retry("reading events", || gateway.store.events(reader.run, *query)).await.map(Some)
     }
 
     /// Writes a page as text and moves the stream behind it.
@@ -186,7 +199,7 @@ impl EventStream {
         for event in &page.events {
             self.format.write(event, &mut text);
         }
-        if page.events.is_empty() {
+        if page.events.is_empty() && self.follow {
             text.push_str(self.format.keepalive());
         }
         let permit = self.gateway.response_bytes.acquire(self.reader.owner.clone(), text.len())?;

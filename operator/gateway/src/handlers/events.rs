@@ -1,4 +1,4 @@
-//! `GET events`: a run's events, as pages or as a stream.
+//! `GET events`: a run's events, as pages or as a stream; and `GET log`: as lines, for people.
 
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -8,7 +8,7 @@ use dalsegno_protocol::{EventsResponse, Limits};
 
 use crate::extractors::{Reader, parse_turn};
 use crate::gateway::Gateway;
-use crate::handlers::event_stream::{EventStream, StreamFormat, read_page};
+use crate::handlers::event_stream::{EventStream, StreamFormat, StreamOptions, read_page};
 use crate::limits::response_body::json_response;
 use crate::query::Query;
 use crate::response::ApiProblem;
@@ -34,12 +34,34 @@ pub(crate) async fn events(
         Some(StreamFormat::ServerSentEvents) if page.over && page.events.is_empty() => {
             Ok(StatusCode::NO_CONTENT.into_response())
         }
-        Some(format) => EventStream::new(gateway, reader, format, query)?.respond(&page),
+        Some(format) => {
+            let follow = true;
+            EventStream::new(gateway, reader, StreamOptions { format, follow, query })?.respond(&page)
+        }
         None if parameters.follow => Err(ApiProblem::invalid(
             "`follow` needs a header `Accept: application/x-ndjson` or `text/event-stream`",
         )),
         None => page_response(&gateway, &reader, from, page),
     }
+}
+
+/// All events as lines of JSON, whatever the client accepts; with `follow=true` also those to come. The API server cuts
+/// the requests of every other subresource after a minute.
+pub(crate) async fn log(
+    State(gateway): State<Gateway>,
+    reader: Reader,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiProblem> {
+    let Parameters { from, turn, limit, follow } = Parameters::of_log(query.as_deref())?;
+    gateway.authorize_reader(&reader).await?;
+    let from = match turn {
+        Some(turn) => first_position(&gateway, &reader, turn).await?,
+        None => from.unwrap_or(1),
+    };
+    let query = EventQuery { from, limit, bytes: Limits::PAGE_BYTES };
+    let page = read_page(&gateway, &reader, query).await?;
+    let options = StreamOptions { format: StreamFormat::Ndjson, follow, query };
+    EventStream::new(gateway, reader, options)?.respond(&page)
 }
 
 fn page_response(
@@ -62,7 +84,14 @@ struct Parameters {
 
 impl Parameters {
     fn parse(query: Option<&str>) -> Result<Self, ApiProblem> {
-        let mut query = Query::parse(query, &["from", "turn", "limit", "follow"])?;
+        Self::of(Query::parse(query, &["from", "turn", "limit", "follow"])?)
+    }
+
+    fn of_log(query: Option<&str>) -> Result<Self, ApiProblem> {
+        Self::of(Query::parse(query, &["from", "turn", "follow"])?)
+    }
+
+    fn of(mut query: Query) -> Result<Self, ApiProblem> {
         let follow = match query.take("follow").as_deref() {
             None | Some("false") => false,
             Some("true") => true,

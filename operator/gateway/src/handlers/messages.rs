@@ -60,7 +60,8 @@ pub(crate) async fn send(
     let SendRequest { id, topic, value } = body.parse()?;
     check_message(&id, topic.as_deref(), &value)?;
     let (_, _permit) = body.release();
-    let message = NewMessage { run: writer.run, id, topic, value, author: writer.user };
+    let message =
+        NewMessage { run: writer.run, id, topic, value, author: writer.user, audit_id: writer.audit_id };
     let send = || gateway.store.send_message(&message);
     let (result, position) = match gateway.call_with_retry("sending a message", send).await? {
         Sent::Ok(position) => (CommitResult::Ok, position),

@@ -14,4 +14,5 @@ pub(crate) mod park;
 pub(crate) mod proposal;
 pub(crate) mod records;
 pub(crate) mod state;
+pub(crate) mod turns;
 pub(crate) mod waits;

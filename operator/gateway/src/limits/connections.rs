@@ -145,7 +145,12 @@ impl OpenConnection {
     /// Serves until `serving` ends, the connection is closed in favour of another, or a time-out for the peer expires.
     pub(crate) async fn serve<T>(&self, serving: impl Future<Output = T>, config: &Config) -> Option<T> {
         let mut serving = std::pin::pin!(serving);
-        let timeouts = [config.first_byte_timeout, config.header_read_timeout, config.idle_timeout];
+        let timeouts = [
+            config.first_byte_timeout,
+            config.handshake_timeout,
+            config.header_read_timeout,
+            config.idle_timeout,
+        ];
         let longest_pause = timeouts.into_iter().min().unwrap_or_default();
         loop {
             let pause = match self.activity.time_left(config) {
@@ -176,8 +181,10 @@ pub(crate) struct Activity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No byte has arrived.
+    /// No byte has arrived, or none since the TLS handshake.
     New,
+    /// A TLS handshake is under way.
+    Handshake,
     /// A part of a request's head has arrived.
     ReadingHead,
     /// A request is answered.
@@ -201,6 +208,16 @@ impl Activity {
         if matches!(phase.0, Phase::New | Phase::Idle) {
             *phase = (Phase::ReadingHead, Instant::now());
         }
+    }
+
+    /// The first byte of a TLS handshake has arrived.
+    pub(crate) fn begin_handshake(&self) {
+        *self.phase() = (Phase::Handshake, Instant::now());
+    }
+
+    /// The TLS handshake is complete. The connection is again one that has sent no request.
+    pub(crate) fn end_handshake(&self) {
+        *self.phase() = (Phase::New, Instant::now());
     }
 
     /// A write was tried; `blocked`: it found the socket's buffer full.
@@ -240,6 +257,7 @@ impl Activity {
         let (phase, since) = *self.phase();
         let timeout = match phase {
             Phase::New => config.first_byte_timeout,
+            Phase::Handshake => config.handshake_timeout,
             Phase::ReadingHead => config.header_read_timeout,
             Phase::Idle if self.write_blocked.load(Ordering::Relaxed) => return None,
             Phase::Idle => config.idle_timeout,

@@ -32,12 +32,7 @@ impl Refusals {
             Code::Unavailable,
             "this gateway has as many open connections as it may, in all or from this address; send the same bytes again",
         );
-        let body = serde_json::to_string(&problem.0).unwrap_or_default();
-        let response = format!(
-            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n{body}",
-            body.len()
-        );
+        let response = response("503 Service Unavailable\r\nretry-after: 1", &problem);
         Self { slots: Arc::new(Semaphore::new(MAX_REFUSALS)), response: response.into() }
     }
 
@@ -53,7 +48,18 @@ impl Refusals {
     }
 }
 
-async fn send(mut connection: TcpStream, response: &str) -> std::io::Result<()> {
+/// An answer with this status line, the last of its connection.
+pub(crate) fn response(status: &str, problem: &ApiProblem) -> String {
+    let body = serde_json::to_string(&problem.0).unwrap_or_default();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n\
+         {body}",
+        body.len()
+    )
+}
+
+/// Sends an answer and closes the connection.
+pub(crate) async fn send(mut connection: TcpStream, response: &str) -> std::io::Result<()> {
     connection.write_all(response.as_bytes()).await?;
     connection.shutdown().await?;
     tokio::io::copy(&mut connection.take(DISCARDED_BYTES), &mut tokio::io::sink()).await?;

@@ -71,7 +71,7 @@ async fn busy_from(last_byte: u8, number: usize, ctx: &TestContext, server: &Tes
     busy
 }
 
-fn metric(ctx: &TestContext, line: &str) -> u64 {
+pub fn metric(ctx: &TestContext, line: &str) -> u64 {
     let mut registry = prometheus_client::registry::Registry::default();
     ctx.gateway.register(&mut registry);
     let mut text = String::new();

@@ -333,4 +333,12 @@ impl Authenticator for TestAuthenticator {
             _ => Err(AuthError::Refused("it is not genuine".into())),
         }
     }
+
+    async fn namespace_uid(&self, namespace: &str) -> Result<Option<String>, AuthError> {
+        match namespace {
+            "shop" | "bank" => Ok(Some(format!("uid-{namespace}"))),
+            "unreadable" => Err(AuthError::Unavailable("the API server is unavailable".into())),
+            _ => Ok(None),
+        }
+    }
 }

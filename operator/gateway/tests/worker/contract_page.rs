@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
-use dalsegno_gateway::serve;
+use dalsegno_gateway::{Listener, serve};
 use dalsegno_model::{Operator as _, RequestedBy, WaitAnswer, WaitDecision};
 use dalsegno_protocol::{Code, Limits, WaitOutcome};
 use serde_json::Value;
@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::context::*;
+use crate::server::until;
 
 const CONTRACT: &str = include_str!("../../../../docs/reference/contract.md");
 const WAITS: &str = include_str!("../../../../docs/guides/waits.md");
@@ -135,7 +136,10 @@ async fn replay(section: &str) -> usize {
     let ctx = TestContext::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v1/runs/{}", listener.local_addr().unwrap(), ctx.run);
-    tokio::spawn(serve(listener, ctx.gateway.clone(), std::future::pending()));
+    let listener = Listener::plain(listener, &ctx.gateway);
+    tokio::spawn(serve(vec![listener], ctx.gateway.clone(), std::future::pending()));
+    // Its first heartbeat says the version of the contract.
+    until("it becomes ready", || ctx.gateway.is_ready()).await;
     let token_file = std::env::temp_dir().join(format!("dalsegno-walk-{}", ctx.run));
     fs::write(&token_file, "token-of-pod-1\n").unwrap();
 
@@ -262,6 +266,7 @@ fn the_documented_limits_match_the_protocol() {
 fn the_documented_environment_matches_the_protocol() {
     use dalsegno_protocol::env;
     let names: Vec<_> = rows("The environment").into_iter().map(|row| row[0].clone()).collect();
-    let all = [env::URL, env::TOKEN_FILE, env::INPUT_FILE, env::RUN, env::ATTEMPT, env::TERMINATION_LOG];
+    let files = [env::CA_FILE, env::TOKEN_FILE, env::INPUT_FILE];
+    let all = [&[env::URL][..], &files, &[env::RUN, env::ATTEMPT, env::TERMINATION_LOG]].concat();
     assert_eq!(names, all);
 }

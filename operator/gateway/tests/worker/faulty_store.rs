@@ -207,7 +207,7 @@ forward! {
 
 forward! {
     impl Worker {
-        async fn record_gateway_heartbeat(&self) -> Result<()> {
+        async fn record_gateway_heartbeat(&self) -> Result<i32> {
             self.gateway_heartbeats.fetch_add(1, Ordering::SeqCst);
             self.inject_common().await?;
             self.inner.record_gateway_heartbeat().await

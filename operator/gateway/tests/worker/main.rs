@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test helper may fail the test")]
 
 mod accepting;
+mod aggregated;
 #[path = "../../../store/tests/support/child_process.rs"]
 mod alone;
 mod attach;
@@ -43,6 +44,7 @@ mod snapshots;
 mod store_outages;
 mod stored_bytes;
 mod tenant_isolation;
+mod tls;
 mod token_reviews;
 mod users;
 mod versions;

@@ -21,7 +21,7 @@ use crate::pg::Server;
 use crate::server::{TestServer, start};
 
 /// Connections of each kind. The client's ends are in the same process, and 1,024 files are allowed everywhere.
-const CONNECTIONS: usize = 400;
+pub const CONNECTIONS: usize = 400;
 
 /// What a case may take beside that: buffers of the client, the database's pages, tasks.
 const SMALL: usize = 12 << 20;
@@ -43,7 +43,7 @@ fn status(name: &str) -> usize {
 }
 
 /// Runs `work` and returns how far the process's memory grew meanwhile, at its peak.
-async fn growth<T>(what: &str, work: impl Future<Output = T>) -> (usize, T) {
+pub async fn growth<T>(what: &str, work: impl Future<Output = T>) -> (usize, T) {
     // The kernel then counts the peak anew.
     fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = status("VmRSS");

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use dalsegno_gateway::{Config, serve};
+use dalsegno_gateway::{Config, Listener, serve};
+use dalsegno_protocol::{CONTRACT, FIRST_CONTRACT};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -45,7 +46,8 @@ pub async fn start(ctx: &TestContext) -> TestServer {
     let listener = socket.listen(1_024).unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
-    let ended = tokio::spawn(serve(listener, ctx.gateway.clone(), async {
+    let listener = Listener::plain(listener, &ctx.gateway);
+    let ended = tokio::spawn(serve(vec![listener], ctx.gateway.clone(), async {
         stopped.await.unwrap();
     }));
     TestServer { address, stop, ended }
@@ -71,6 +73,20 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(started.elapsed() < Duration::from_secs(10), "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+#[tokio::test]
+async fn an_attach_says_the_lowest_contract_of_the_gateways_as_the_store_has_said() {
+    let ctx = TestContext::attached().await;
+    let contract = async || {
+        let answer = ctx.attach("pod-1", INSTANCE).await.ok();
+        answer["contract"].as_i64().unwrap()
+    };
+    assert_eq!(contract().await, i64::from(FIRST_CONTRACT), "the store has said nothing yet");
+    let server = start(&ctx).await;
+    until("it becomes ready", || ctx.gateway.is_ready()).await;
+    assert_eq!(contract().await, i64::from(CONTRACT));
+    server.end().await;
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dalsegno_gateway::{Gateway, router};
+use dalsegno_gateway::{Gateway, Listener, router, serve};
 use dalsegno_model::{Answered, AttemptState, Cause, Operator as _, Read as _, WaitAnswer, WaitDecision};
 use dalsegno_protocol::{Limits, WaitOutcome};
 use futures::future::join_all;
@@ -193,8 +193,8 @@ async fn a_stopping_gateway_releases_its_pollers() {
     ctx.open("pay", approval()).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving =
-        tokio::spawn(dalsegno_gateway::serve(listener, ctx.gateway.clone(), async { drop(stopped.await) }));
+    let listener = Listener::plain(listener, &ctx.gateway);
+    let serving = tokio::spawn(serve(vec![listener], ctx.gateway.clone(), async { drop(stopped.await) }));
     let polling = ctx.get("waits/pay?seconds=20");
     let (answer, ()) = tokio::join!(polling, async {
         tokio::time::sleep(Duration::from_millis(200)).await;

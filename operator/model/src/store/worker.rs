@@ -76,5 +76,7 @@ pub trait Worker: Send + Sync + 'static {
     /// longer silence is an outage, during which every deadline pauses. In an embedded store the start of its process
     /// ends an outage too, however short it was: every worker has lost its connection, and may wait for seconds on a
     /// dead one.
-    async fn record_gateway_heartbeat(&self) -> Result<()>;
+    ///
+    /// Returns the lowest version of the contract among the gateways that serve ([`dalsegno_protocol::CONTRACT`]).
+    async fn record_gateway_heartbeat(&self) -> Result<i32>;
 }

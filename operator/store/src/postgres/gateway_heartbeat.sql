@@ -2,9 +2,13 @@
 --
 -- $1 longest gap between two heartbeats that is no outage, in milliseconds  $2 how long outages are kept
 -- $3 how many are kept  $4 the gateway  $5 how long a gateway without heartbeats is kept, in milliseconds
+-- $6 the version of the contract that the gateway serves  $7 how long a gateway may be silent and still serve, in
+-- milliseconds
+--
+-- Returns the lowest version among the gateways that serve.
 WITH own AS (
-    INSERT INTO gateways (id, beat_last, beat_since, gap_from)
-    SELECT $4, now, now, now
+    INSERT INTO gateways (id, beat_last, beat_since, gap_from, contract)
+    SELECT $4, now, now, now, $6
     FROM (SELECT ds_now_v1() AS now OFFSET 0) AS clock
     ON CONFLICT (id) DO UPDATE
     SET gap_from = CASE
@@ -15,7 +19,8 @@ WITH own AS (
             WHEN excluded.beat_last - gateways.beat_last > $1 THEN excluded.beat_last
             ELSE gateways.beat_since
         END,
-        beat_last = excluded.beat_last
+        beat_last = excluded.beat_last,
+        contract = excluded.contract
 ),
 stopped AS (
     DELETE FROM gateways WHERE beat_last < ds_now_v1() - $5 AND id <> $4
@@ -36,8 +41,11 @@ outage AS (
     WHERE beat_last = beat_since AND gap_from < beat_since
     ON CONFLICT DO NOTHING
     RETURNING ended_at
+),
+forgotten AS (
+    DELETE FROM gateway_outages AS old
+    USING outage
+    WHERE old.ended_at < outage.ended_at - $2
+       OR old.ended_at <= (SELECT ended_at FROM gateway_outages ORDER BY ended_at DESC LIMIT 1 OFFSET $3)
 )
-DELETE FROM gateway_outages AS old
-USING outage
-WHERE old.ended_at < outage.ended_at - $2
-   OR old.ended_at <= (SELECT ended_at FROM gateway_outages ORDER BY ended_at DESC LIMIT 1 OFFSET $3)
+SELECT least($6, min(contract)) AS contract FROM gateways WHERE beat_last > ds_now_v1() - $7

@@ -6,8 +6,9 @@ use uuid::Uuid;
 use super::Postgres;
 use super::row::worker_signals;
 use crate::db_error::{DbError, DbResult};
-use crate::reads::{GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS};
+use crate::reads::{GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS, SERVING_GATEWAY_MS};
 use dalsegno_model::{Digest, HEARTBEAT_GAP_MS, HeartbeatAnswer, RunId};
+use dalsegno_protocol::CONTRACT;
 
 /// Records that a gateway serves, and the outage if this is the first heartbeat after one. If the server's clock was
 /// set back, the time between two heartbeats counts as an outage too; a deadline that began before then does not
@@ -17,15 +18,16 @@ const GATEWAY_HEARTBEAT: &str = include_str!("gateway_heartbeat.sql");
 const HEARTBEATS: &str = include_str!("heartbeats.sql");
 
 impl Postgres {
-    pub(super) async fn do_gateway_heartbeat(&self) -> DbResult<()> {
+    pub(super) async fn do_gateway_heartbeat(&self) -> DbResult<i32> {
         let query = sqlx::query(GATEWAY_HEARTBEAT)
             .bind(HEARTBEAT_GAP_MS)
             .bind(OUTAGES_KEPT_MS)
             .bind(MAX_OUTAGES)
             .bind(self.gateway)
-            .bind(GATEWAYS_KEPT_MS);
-        self.heartbeat_pool.all(query).await?;
-        Ok(())
+            .bind(GATEWAYS_KEPT_MS)
+            .bind(CONTRACT)
+            .bind(SERVING_GATEWAY_MS);
+        Ok(self.heartbeat_pool.one(query).await?.try_get("contract")?)
     }
 
     pub(super) async fn do_heartbeats(&self, workers: &[(RunId, Digest)]) -> DbResult<Vec<HeartbeatAnswer>> {

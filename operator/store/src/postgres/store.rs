@@ -198,7 +198,7 @@ impl Operator for Postgres {
 
 #[async_trait]
 impl Worker for Postgres {
-    async fn record_gateway_heartbeat(&self) -> Result<()> {
+    async fn record_gateway_heartbeat(&self) -> Result<i32> {
         self.do_gateway_heartbeat().await.map_err(|fault| fault.with_context("recording a gateway heartbeat"))
     }
 

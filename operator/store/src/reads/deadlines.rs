@@ -16,6 +16,10 @@ pub(crate) const MAX_OUTAGES: i64 = 1_000;
 /// How long a gateway that sends no heartbeat is kept, in milliseconds. No lease that it renewed is valid for so long.
 pub(crate) const GATEWAYS_KEPT_MS: i64 = 7 * 86_400_000;
 
+/// How long a gateway may send no heartbeat and still serve workers, in milliseconds: it may be slow to reach the store, or
+/// answer its last calls.
+pub(crate) const SERVING_GATEWAY_MS: i64 = 15_000;
+
 /// The parts of the SQL that differ between the two databases.
 pub(crate) struct ClockSql {
     /// The function that returns the greatest of its arguments.

@@ -1,7 +1,7 @@
 //! The traits of the store: each method gives one operation to the writer or to a reader.
 
 use async_trait::async_trait;
-use dalsegno_protocol::{Call, State};
+use dalsegno_protocol::{CONTRACT, Call, State};
 use uuid::Uuid;
 
 use super::database::{QueryExecutor as _, Sqlite};
@@ -210,12 +210,14 @@ impl Operator for Sqlite {
 
 #[async_trait]
 impl Worker for Sqlite {
-    async fn record_gateway_heartbeat(&self) -> Result<()> {
+    async fn record_gateway_heartbeat(&self) -> Result<i32> {
         let gateway = self.gateway;
         self.write_unsynced("recording a gateway heartbeat", move |conn, now| {
             Box::pin(heartbeats::gateway_heartbeat(conn, now, gateway))
         })
-        .await
+        .await?;
+        // One process at a time opens the database, so there is no other gateway.
+        Ok(CONTRACT)
     }
 
     async fn attach(&self, run: RunId, pod_uid: &str, instance: &Digest) -> Result<Attached> {

@@ -19,6 +19,7 @@ pub(crate) struct SendMessage {
     id: String,
     topic: Option<String>,
     author: String,
+    audit_id: Option<String>,
     /// The value as it is stored. `None`: the run's data key was deleted, so that the run is over.
     encoded: Option<Vec<u8>>,
     /// Bytes of the value as JSON text.
@@ -31,7 +32,7 @@ pub(crate) struct SendMessage {
 
 impl SendMessage {
     pub fn of(message: &NewMessage, cipher: &PayloadCipher) -> Result<Self> {
-        let NewMessage { run: _, id, topic, value, author } = message;
+        let NewMessage { run: _, id, topic, value, author, audit_id } = message;
         let (id, topic, author) = (text(id), topic.as_deref().map(text), text(author));
         let context = AadContext::Message(&id, topic.as_deref(), &author);
         let encoded = if cipher.is_shredded() { None } else { encode_payload(Some(value), context, cipher)? };
@@ -46,6 +47,7 @@ impl SendMessage {
             id,
             topic,
             author,
+            audit_id: audit_id.as_deref().map(text),
         })
     }
 
@@ -97,6 +99,9 @@ impl Transition for SendMessage {
             json!({ "position": position, "message": self.id, "digest": header::render(&digest) });
         if let Some(topic) = &self.topic {
             detail["topic"] = topic.as_str().into();
+        }
+        if let Some(id) = &self.audit_id {
+            detail["auditID"] = id.as_str().into();
         }
         change.audit(kind::MESSAGE_SENT, &self.author, detail);
         change.insert_message(MessageRow {

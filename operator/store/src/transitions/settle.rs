@@ -26,12 +26,13 @@ pub(crate) struct SettleCall {
     encoded: Option<Vec<u8>>,
     digest: Option<String>,
     reason: String,
+    audit_id: Option<String>,
     cipher: PayloadCipher,
 }
 
 impl SettleCall {
     pub fn of(settle: &Settle, cipher: PayloadCipher) -> Result<Self> {
-        let Settle { run: _, ref by, ref id, outcome, ref result, ref reason } = *settle;
+        let Settle { run: _, ref by, ref id, outcome, ref result, ref reason, ref audit_id } = *settle;
         Ok(Self {
             by: by.clone(),
             id: id.clone(),
@@ -40,6 +41,7 @@ impl SettleCall {
             digest: result.as_deref().map(|result| cipher.call_digests(id).render(result.get())),
             result: result.clone(),
             reason: text(reason),
+            audit_id: audit_id.as_deref().map(text),
             cipher,
         })
     }
@@ -136,6 +138,9 @@ impl Transition for SettleCall {
         });
         if let Some(digest) = &self.digest {
             detail["result"] = digest.as_str().into();
+        }
+        if let Some(id) = &self.audit_id {
+            detail["auditID"] = id.as_str().into();
         }
         change.audit(kind::SETTLED, &actor, detail);
         change.set_call(&before, &call);

@@ -22,6 +22,7 @@ pub fn person_settles(run: RunId, id: &str) -> Settle {
         outcome: CallOutcome::Completed,
         result: Some(json(r#"{"found":  1}"#)),
         reason: "looked at the ledger".into(),
+        audit_id: None,
     }
 }
 

@@ -29,6 +29,7 @@ async fn send_all(store: Arc<dyn Store>, run: dalsegno_model::RunId, sender: usi
             topic: [None, Some("price"), Some("resume")][nth % 3].map(Into::into),
             value: json(&format!("[{sender}, {nth}]")),
             author: format!("sender {sender}"),
+            audit_id: None,
         };
         let first = store.send_message(&message).await.unwrap();
         let Sent::Ok(position) = first else { panic!("{first:?}") };

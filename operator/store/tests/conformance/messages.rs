@@ -46,6 +46,7 @@ pub fn message(run: RunId, id: &str) -> NewMessage {
         topic: None,
         value: json(&format!(r#"{{"text":  "hello from {id}"}}"#)),
         author: "ada".into(),
+        audit_id: None,
     }
 }
 

@@ -89,6 +89,7 @@ async fn an_own_call_that_is_settled_is_no_longer_open(cx: &TestContext) {
         outcome: CallOutcome::Completed,
         result: None,
         reason: "the ledger has it".into(),
+        audit_id: None,
     };
     assert!(matches!(cx.settle(&settle).await.unwrap(), Completed::Ok));
     cx.commit_turn(&worker, 1).await;
@@ -106,6 +107,7 @@ async fn the_next_attempt_counts_its_own_calls_only(cx: &TestContext) {
         outcome: CallOutcome::Failed,
         result: None,
         reason: "the ledger does not have it".into(),
+        audit_id: None,
     };
     assert!(matches!(cx.settle(&settle).await.unwrap(), Completed::Ok));
     cx.commit_turn(&worker, 1).await;

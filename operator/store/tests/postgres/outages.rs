@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use dalsegno_model::{Committed, Deadlines, Error, NewRun, Result};
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{CONTRACT, FIRST_CONTRACT, Policy};
 use futures::future::{join, join_all, join3};
 use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::time::timeout;
@@ -44,6 +44,21 @@ async fn a_lost_reader_keeps_old_rows_only_until_a_timeout() {
                  WHERE datname = current_database() AND state = 'idle in transaction'";
     let begun: String = sqlx::query_scalar(begun).fetch_one(&mut conn).await.unwrap();
     assert!(begun.contains("idle_in_transaction_session_timeout = '10min'"), "{begun}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_contract_is_the_lowest_among_the_gateways_that_serve() {
+    let (cx, url) = fresh().await;
+    assert_eq!(cx.record_gateway_heartbeat().await.unwrap(), CONTRACT);
+    let mut conn = PgConnection::connect(&url).await.unwrap();
+    // As a gateway of the version before does, which does not know the column.
+    let old = "INSERT INTO gateways (id, beat_last, beat_since, gap_from) SELECT gen_random_uuid(), now, now, now \
+               FROM (SELECT ds_now_v1() AS now) AS clock";
+    conn.execute(old).await.unwrap();
+    assert_eq!(cx.record_gateway_heartbeat().await.unwrap(), FIRST_CONTRACT);
+    let gone = format!("UPDATE gateways SET beat_last = beat_last - 16000 WHERE contract = {FIRST_CONTRACT}");
+    conn.execute(sqlx::AssertSqlSafe(gone)).await.unwrap();
+    assert_eq!(cx.record_gateway_heartbeat().await.unwrap(), CONTRACT, "the old gateway has ended");
 }
 
 /// The server's clock was put back, or the next server's clock is behind.

@@ -40,7 +40,8 @@ async fn only_a_commit_that_takes_messages_takes_more_round_trips() {
     let worker = cx.worker().await;
     let send = async |cx: &TestContext, id: i32| {
         let (run, value) = (worker.run, json("1"));
-        let message = NewMessage { run, id: id.to_string(), topic: None, value, author: "ada".into() };
+        let message =
+            NewMessage { run, id: id.to_string(), topic: None, value, author: "ada".into(), audit_id: None };
         assert_eq!(cx.send_message(&message).await.unwrap(), Sent::Ok(id.into()));
     };
     for turn in 1..=4 {

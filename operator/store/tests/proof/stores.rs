@@ -44,7 +44,8 @@ pub async fn used(engine: &Engine) -> Worker {
 
 fn message(worker: &Worker, id: &str) -> NewMessage {
     let value = RawValue::from_string(r#"{"text":  "hello"}"#.into()).unwrap();
-    NewMessage { run: worker.run, id: id.into(), topic: Some("price".into()), value, author: "ada".into() }
+    let (id, topic, author) = (id.into(), Some("price".into()), "ada".into());
+    NewMessage { run: worker.run, id, topic, value, author, audit_id: None }
 }
 
 fn put(key: &str) -> RecordOp {

@@ -1,7 +1,7 @@
 """The environment of a worker: the variables that the operator, or `dalsegno dev`, sets for its process.
 
 `DALSEGNO_URL`, `DALSEGNO_TOKEN_FILE` and `DALSEGNO_INPUT_FILE` are read when they are needed; each function raises
-`LookupError` where its variable is not set. `DALSEGNO_TERMINATION_LOG` is optional and read at import.
+`LookupError` where its variable is not set. `DALSEGNO_CA_FILE` is optional. `DALSEGNO_TERMINATION_LOG` is optional and read at import.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ def _required(name: str) -> str:
 def gateway_url() -> SplitResult:
     """The run's own base URL at the gateway; the last segment of its path is the run's id."""
     return urlsplit(_required("DALSEGNO_URL"))
+
+
+def ca_file() -> Path | None:
+    """The file with the CAs of the gateway's certificate, in PEM; `None` where the gateway has none of its own."""
+    name = os.environ.get("DALSEGNO_CA_FILE")
+    return Path(name) if name else None
 
 
 def read_token() -> str:

@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection, InvalidURL
+from http.client import HTTPConnection, HTTPException, InvalidURL
 from typing import Any
 from urllib.parse import SplitResult
 
 from dalsegno import _env, _wire
 from dalsegno._connect import connect
 from dalsegno._leave import say
+from dalsegno._tls import TlsConnection
 from dalsegno._wire import Again, Ok, Outcome, Refusal
 
 
@@ -55,6 +56,7 @@ class Transport:
         self._on_answer = on_answer
         self._on_refusal = on_refusal
         self._connections = _Connections()
+        self._contract = 1  # the lowest version among the gateways, as the last attach said
 
     def send(
         self, path: str, fields: Mapping[str, Any] | None = None, method: str = "POST", timeout: float = 30
@@ -66,12 +68,15 @@ class Transport:
 
         Errors: `Refused`, `InvalidURL`, and whatever `encode` and reading the token raise.
         """
+        self._await_contract(path, timeout)
         name = _wire.log_name(path)
         body = _wire.encode(name, fields)
         connection = self._connection(timeout)
         for delay in _wire.backoff():
             reply = self._try(connection, method, path, body)
             if isinstance(reply.outcome, Ok):
+                if path == "attach":
+                    self._contract = reply.outcome.answer.get("contract", 1)
                 self._on_answer(reply.outcome.answer)
                 return reply.outcome.answer
             if isinstance(reply.outcome, Refusal):
@@ -81,6 +86,21 @@ class Transport:
                 say(f"{name}: no answer yet ({_reason(reply.outcome)}), sending it again")
             time.sleep(max(random.uniform(delay / 2, delay), _wire.retry_after(reply.retry_after, timeout)))
         raise AssertionError("the backoff never ends")
+
+    def _await_contract(self, path: str, timeout: float) -> None:
+        """Waits until every gateway has the call with this path.
+
+        During a roll-out the next request may reach a gateway of the version before, which would refuse it for good.
+        Attaching again with the same instance asks for the version.
+        """
+        needed, logged = _wire.contract_of(path), False
+        while self._contract < needed:
+            self.send("attach", {"instance": self._instance}, timeout=timeout)
+            if self._contract < needed:
+                if not logged:
+                    say(f"{_wire.log_name(path)}: waits until every gateway is of a version that has it")
+                logged = True
+                time.sleep(_wire.ROLL_OUT_SECONDS)
 
     def _try(self, connection: HTTPConnection, method: str, path: str, body: bytes | None) -> _Reply:
         """Sends a request once. Errors: `InvalidURL`, because what was never sent needs no second try."""
@@ -100,7 +120,7 @@ class Transport:
 
     def _connection(self, timeout: float) -> HTTPConnection:
         """This thread's connection in this process. It keeps the timeout of the thread's first request."""
-        kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        kind = TlsConnection if self._url.scheme == "https" else HTTPConnection
         if (kept := self._connections.by_pid.get(os.getpid())) is not None:
             return kept
         connection = kind(self._url.netloc, timeout=timeout)

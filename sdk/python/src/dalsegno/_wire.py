@@ -21,6 +21,7 @@ OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT",
 
 MAX_BODY_BYTES = 16 << 20
 MAX_BACKOFF_SECONDS = 5
+ROLL_OUT_SECONDS = 1  # between two looks at the version of the contract
 MAX_DETAIL_BYTES = 512  # of an answer that is not the gateway's, quoted in an error
 
 
@@ -50,6 +51,11 @@ class Refusal:
 
 
 Outcome = Ok | Again | Refusal
+
+
+def contract_of(path: str) -> int:
+    """The version of the contract that has the call with this path."""
+    return 2 if path.partition("?")[0].partition("/")[0] in ("waits", "park", "inbox") else 1
 
 
 class Reaction(enum.Enum):

@@ -163,7 +163,7 @@ pub fn flags(more: Value) -> Answer {
 pub fn attached(more: Value) -> Answer {
     let fresh = json!({
         "run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "unsettledCalls": [], "completedCalls": [],
-        "waits": [], "warnings": [], "heartbeatSeconds": 1,
+        "waits": [], "warnings": [], "heartbeatSeconds": 1, "contract": 2,
     });
     flags(merged(fresh, more))
 }

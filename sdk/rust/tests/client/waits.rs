@@ -42,6 +42,23 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>, code: Code) {
 }
 
 #[test]
+fn nothing_newer_than_the_oldest_gateway_is_sent() {
+    // A gateway of the version before does not say its version.
+    let (status, mut old) = attached(json!({})).unwrap();
+    old.as_object_mut().unwrap().remove("contract");
+    let old = Some((status, old));
+    let attaches = [old.clone(), old, attached(json!({"contract": 1})), attached(json!({}))];
+    let gateway = Gateway::new().on("attach", attaches).on("waits/w1", [approved()]);
+    gateway.attach().wait_for("w1", &purchase()).unwrap();
+    let script = gateway.script.lock().unwrap();
+    let paths: Vec<_> = script.requests.iter().map(|(path, ..)| path.as_str()).collect();
+    assert_eq!(paths, ["attach", "attach", "attach", "attach", "waits/w1"]);
+    assert!(
+        script.requests[..4].iter().all(|it| it.1 == script.requests[0].1 && it.2 == script.requests[0].2)
+    );
+}
+
+#[test]
 fn an_approval_that_is_open_parks_the_process_and_exits_with_0() {
     if let Some(run) = child_run() {
         run.wait_for("w1", &purchase()).unwrap();

@@ -5,6 +5,7 @@ mod avoided_nodes;
 mod backoff;
 mod bad_roll_outs;
 mod cancel;
+mod certificates;
 mod corruption;
 mod create_run;
 mod deadlines;

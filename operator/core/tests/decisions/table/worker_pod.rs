@@ -1,6 +1,6 @@
 //! The pod of an attempt.
 
-use dalsegno_core::{Effect, worker};
+use dalsegno_core::{CaBundle, Effect, GatewayAddress, pod, worker};
 use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, Cause, names};
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
 use serde_json::{Value, json};
@@ -69,6 +69,34 @@ fn a_worker_gets_the_location_of_its_gateway_token_and_input() {
     assert_eq!(token, &json!({ "audience": "dalsegno", "expirationSeconds": 3600, "path": "token" }));
     let mount = &json["spec"]["containers"][0]["volumeMounts"][0];
     assert_eq!(mount, &json!({ "name": "dalsegno", "mountPath": "/var/run/dalsegno", "readOnly": true }));
+}
+
+#[test]
+fn a_worker_gets_the_ca_of_a_gateway_with_tls_as_a_file_that_follows_the_annotation() {
+    let mut given = run().reserved(4);
+    let ca = CaBundle { pem: "a PEM".into(), ids: "a,b".into() };
+    given.seen.gateway = GatewayAddress { url: "https://gateway:8443".into(), ca: Some(ca) };
+    let (pod, json) = created(&given);
+    let value = |name: &str| env(&pod, 0).into_iter().find(|it| it.name == name).and_then(|it| it.value);
+    let url = "https://gateway:8443/v1/runs/01940000-0000-7000-8000-000000000001";
+    assert_eq!(value("DALSEGNO_URL").as_deref(), Some(url));
+    assert_eq!(value("DALSEGNO_CA_FILE").as_deref(), Some("/var/run/dalsegno/ca.crt"));
+    assert_eq!(annotation(&pod, names::ANNOTATION_CA).as_deref(), Some("a PEM"));
+    assert_eq!(annotation(&pod, names::ANNOTATION_CA_IDS).as_deref(), Some("a,b"));
+    let sources = json["spec"]["volumes"][0]["projected"]["sources"].as_array().unwrap();
+    let field = json!({ "fieldPath": "metadata.annotations['dalsegno.dev/ca']" });
+    let item = json!({ "path": "ca.crt", "fieldRef": field });
+    assert_eq!(sources.last(), Some(&json!({ "downwardAPI": { "items": [item] } })));
+    assert_eq!(pod::trimmed(pod).metadata.annotations.unwrap().get(names::ANNOTATION_CA), None);
+}
+
+#[test]
+fn a_template_names_no_ca_of_its_own() {
+    let template = json!({ "spec": { "containers": [{
+        "name": "agent", "image": "x", "env": [{ "name": "DALSEGNO_CA_FILE", "value": "/forged" }],
+    }] } });
+    let (pod, _) = created(&run().agent(template));
+    assert!(env(&pod, 0).iter().all(|it| it.name != "DALSEGNO_CA_FILE"));
 }
 
 #[test]
@@ -238,7 +266,7 @@ fn the_pod_of_a_dry_run_equals_the_first_attempts_pod_except_for_its_names() {
     );
     definition.metadata.namespace = Some("prod".into());
     definition.metadata.uid = Some("definition-uid".into());
-    let tried = worker::dry_run_pod(&definition, &given.seen.gateway_url).unwrap();
+    let tried = worker::dry_run_pod(&definition, &given.seen.gateway).unwrap();
     let renamed = json!(tried)
         .to_string()
         .replace("dry-run-definition-uid", RUN)

@@ -178,6 +178,7 @@ fn settle(by: SettledBy, call: Option<CallRow>, rows: Rows) -> Decision<Complete
         outcome: CallOutcome::Completed,
         result: None,
         reason: "seen".into(),
+        audit_id: None,
     };
     decide(&SettleCall::of(&settle, PayloadCipher::default()).unwrap(), &Rows { call, ..rows })
 }
