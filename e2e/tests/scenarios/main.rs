@@ -20,6 +20,7 @@ mod limits;
 mod liveness;
 mod loop_detector;
 mod messages;
+mod plugin;
 mod retention;
 mod states;
 mod suspend;

@@ -11,7 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::extractors::{Document, RUNS};
 use crate::gateway::Gateway;
 use crate::handlers::{
-    attach, audit, calls, commit, events, export, finish, heartbeat, messages, park, proposal, records,
+    attach, audit, calls, commit, events, export, facts, finish, heartbeat, messages, park, proposal, records,
     state, waits,
 };
 use crate::middleware::{self, Observer};
@@ -68,6 +68,7 @@ fn route_table() -> Vec<Route> {
         user("messages", post(messages::send).get(messages::list)),
         user("proposal", get(proposal::proposal)),
         user("audit", get(audit::audit)),
+        user("facts", get(facts::facts)),
     ]
 }
 
