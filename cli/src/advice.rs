@@ -98,7 +98,9 @@ pub fn advise(run: &AgentRun, around: Around<'_>) -> Advice {
         Some(Summary::Waiting) => waiting(run, around, &command),
         Some(Summary::Suspended) => Advice {
             commands: vec![command("resume", "")],
-            ..next("Nothing, until the suspend is lifted. The run then goes on at the turn after its checkpoint.")
+            ..next(
+                "Nothing, until the suspend is lifted. The run then goes on at the turn after its checkpoint.",
+            )
         },
         Some(Summary::BackingOff) => {
             let at = status.recovery.as_ref().and_then(|it| it.next_attempt_time.as_ref());
@@ -171,7 +173,10 @@ fn settle_commands(told: &str, command: &dyn Fn(&str, &str) -> String) -> Vec<St
         words.get(at + 2).filter(|word| !word.starts_with("--")).cloned()
     });
     let call = call.unwrap_or_else(|| "CALL".to_owned());
-    commands.push(command("settle", &format!("{call} --outcome completed|failed --reason \"HOW YOU FOUND OUT\"")));
+    commands.push(command(
+        "settle",
+        &format!("{call} --outcome completed|failed --reason \"HOW YOU FOUND OUT\""),
+    ));
     commands
 }
 

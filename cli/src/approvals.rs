@@ -9,7 +9,8 @@ use crate::session::Session;
 
 /// The approvals of a namespace, or of all: those that wait first, then the latest.
 pub async fn list(session: &Session, all_namespaces: bool) -> Result<Vec<AgentApproval>> {
-    let api: Api<AgentApproval> = if all_namespaces { Api::all(session.client.clone()) } else { session.api() };
+    let api: Api<AgentApproval> =
+        if all_namespaces { Api::all(session.client.clone()) } else { session.api() };
     let listed = api.list(&ListParams::default()).await;
     let mut found = listed.map_err(|error| Failure::of_api("listing the AgentApprovals", &error))?.items;
     found.sort_by_key(|it| {
@@ -19,11 +20,11 @@ pub async fn list(session: &Session, all_namespaces: bool) -> Result<Vec<AgentAp
     Ok(found)
 }
 
-/// The approvals of a run that wait for a decision.
-pub async fn pending_of(session: &Session, run: &AgentRun) -> Result<Vec<AgentApproval>> {
+/// The approvals of a run.
+pub async fn of_run(session: &Session, run: &AgentRun) -> Result<Vec<AgentApproval>> {
     let uid = run.metadata.uid.as_deref().unwrap_or_default();
     let all = list(session, false).await?;
-    Ok(all.into_iter().filter(|it| it.spec.run_ref.uid == uid && is_pending(it)).collect())
+    Ok(all.into_iter().filter(|it| it.spec.run_ref.uid == uid).collect())
 }
 
 /// Whether an approval waits for a decision. One without a status was just created.

@@ -59,7 +59,8 @@ pub struct GlobalArgs {
         default_value = "dalsegno-system/dalsegno-gateway"
     )]
     pub gateway: String,
-    /// File with the CA of the gateway's certificate, in PEM. With it the gateway is called by HTTPS.
+    /// File with the CA of the gateway's certificate, in PEM. Unset: the ConfigMap dalsegno-ca beside the gateway, if there
+    /// is one.
     #[arg(long, global = true, value_name = "FILE", env = "DALSEGNO_GATEWAY_CA")]
     pub gateway_ca: Option<PathBuf>,
 }

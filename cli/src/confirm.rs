@@ -10,7 +10,8 @@ pub fn confirm(question: &str, next: &str) -> Result {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage("nobody can be asked: the input or the output is no terminal", next));
     }
-    let asked = write!(io::stderr(), "{} [y/N] ", escape::lines(question)).and_then(|()| io::stderr().flush());
+    let asked =
+        write!(io::stderr(), "{} [y/N] ", escape::lines(question)).and_then(|()| io::stderr().flush());
     let mut answer = String::new();
     let read = asked.and_then(|()| io::stdin().lock().read_line(&mut answer));
     match read {

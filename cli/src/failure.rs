@@ -105,7 +105,9 @@ impl Failure {
                 what,
                 "ask an administrator for the right that the message names; `kubectl auth can-i --list` shows yours",
             ),
-            404 if message.contains("could not find the requested resource") || message.contains("page not found") => {
+            404 if message.contains("could not find the requested resource")
+                || message.contains("page not found") =>
+            {
                 Self::new(
                     Exit::NotFound,
                     format!("{doing}: this cluster does not know the kinds of Dal Segno"),
@@ -114,7 +116,9 @@ impl Failure {
             }
             404 => Self::new(Exit::NotFound, what, "check the name, the namespace (-n) and the context"),
             409 => Self::new(Exit::Refused, what, "look at the object again, then repeat the command"),
-            400 | 422 => Self::new(Exit::Refused, what, "correct what the message names, then repeat the command"),
+            400 | 422 => {
+                Self::new(Exit::Refused, what, "correct what the message names, then repeat the command")
+            }
             429 | 500.. => Self::new(Exit::Unavailable, what, "repeat the command in a few seconds"),
             _ => Self::new(Exit::Failed, what, "repeat the command; if it fails again, ask an administrator"),
         }

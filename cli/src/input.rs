@@ -14,7 +14,8 @@ pub fn json(option: &str, text: &str) -> Result<Box<RawValue>> {
     let text = match text.strip_prefix('@') {
         Some(path) => {
             let path = Path::new(path);
-            read = std::fs::read_to_string(path).map_err(|error| Failure::of_file("reading", path, &error))?;
+            read =
+                std::fs::read_to_string(path).map_err(|error| Failure::of_file("reading", path, &error))?;
             read.trim()
         }
         None => text,
@@ -36,7 +37,11 @@ pub fn parse_json(option: &str, text: &str) -> Result<Box<RawValue>> {
 pub fn standard_input() -> Result<String> {
     let mut text = String::new();
     std::io::stdin().lock().read_to_string(&mut text).map_err(|error| {
-        Failure::new(Exit::Failed, format!("the standard input cannot be read: {error}"), "give the text as an argument")
+        Failure::new(
+            Exit::Failed,
+            format!("the standard input cannot be read: {error}"),
+            "give the text as an argument",
+        )
     })?;
     Ok(text)
 }
@@ -45,7 +50,8 @@ pub fn standard_input() -> Result<String> {
 pub fn duration(option: &str, text: &str) -> Result<Option<Duration>> {
     let text = if text.bytes().all(|it| it.is_ascii_digit()) { format!("{text}s") } else { text.to_owned() };
     let parsed = text.parse::<jiff::SignedDuration>().ok().and_then(|it| Duration::try_from(it).ok());
-    let wrong = || Failure::usage(format!("{text:?} is not a duration"), format!("write {option} 90s, 5m or 1h"));
+    let wrong =
+        || Failure::usage(format!("{text:?} is not a duration"), format!("write {option} 90s, 5m or 1h"));
     let parsed = parsed.ok_or_else(wrong)?;
     Ok(Some(parsed).filter(|it| !it.is_zero()))
 }

@@ -39,7 +39,8 @@ fn check(approval: &AgentApproval, stored: &ProposalResponse) -> Result<CheckedP
     };
     let request = stored.request.as_ref().ok_or_else(gone)?;
     let salt = stored.salt.as_deref().and_then(salt).ok_or_else(gone)?;
-    let request: WaitRequest = serde_json::from_str(request.get()).map_err(|error| differs(&error.to_string()))?;
+    let request: WaitRequest =
+        serde_json::from_str(request.get()).map_err(|error| differs(&error.to_string()))?;
     let WaitRequest { title, summary, proposal, answer_schema, .. } = request;
     let (title, summary) = (title.unwrap_or_default(), summary.unwrap_or_default());
     let text = proposal.as_ref().map_or("", |it| it.get());
@@ -72,7 +73,10 @@ fn salt(hex: &str) -> Option<[u8; 16]> {
 pub fn print_approval(approval: &AgentApproval, output: &mut Output) {
     let spec = &approval.spec;
     let name = approval.metadata.name.as_deref().unwrap_or_default();
-    output.print_styled(Style::Bold, &format!("{name}: asked by the run {} in turn {}", spec.run_ref.name, spec.turn));
+    output.print_styled(
+        Style::Bold,
+        &format!("{name}: asked by the run {} in turn {}", spec.run_ref.name, spec.turn),
+    );
     if spec.deadline_time.is_some() {
         let at = time::of(output.now, spec.deadline_time.as_ref());
         output.field("Deadline", &format!("{at}, then {}", spec.on_timeout));
@@ -96,14 +100,57 @@ impl CheckedProposal {
         }
         output.print_styled(Style::Bold, "The proposal, as it will be executed (its hash is right):");
         let text = proposal.as_ref().map_or("null", |it| it.get());
-        let pretty = serde_json::from_str::<serde_json::Value>(text)
-            .and_then(|value| serde_json::to_string_pretty(&value))
-            .unwrap_or_else(|_| text.to_owned());
-        pretty.lines().for_each(|line| output.print(&format!("  {}", escape::line(line))));
+        indented(text).lines().for_each(|line| output.print(&format!("  {}", escape::line(line))));
         if let Some(schema) = answer_schema {
             output.field("Changes", &format!("the agent expects {}", schema.get()));
         }
     }
+}
+
+/// JSON with a line for each part. Only white space between the parts changes: every value is as the agent wrote it.
+fn indented(json: &str) -> String {
+    let (mut text, mut depth, mut in_string, mut is_escaped) = (String::new(), 0_usize, false, false);
+    let new_line = |text: &mut String, depth: usize| {
+        text.push('\n');
+        text.push_str(&"  ".repeat(depth));
+    };
+    let mut letters = json.chars().peekable();
+    while let Some(letter) = letters.next() {
+        if in_string {
+            text.push(letter);
+            (in_string, is_escaped) = (is_escaped || letter != '"', letter == '\\' && !is_escaped);
+            continue;
+        }
+        match letter {
+            '{' | '[' => {
+                text.push(letter);
+                while letters.next_if(|it| it.is_whitespace()).is_some() {}
+                match letters.next_if(|it| matches!(it, '}' | ']')) {
+                    Some(end) => text.push(end),
+                    None => {
+                        depth += 1;
+                        new_line(&mut text, depth);
+                    }
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                new_line(&mut text, depth);
+                text.push(letter);
+            }
+            ',' => {
+                text.push(letter);
+                new_line(&mut text, depth);
+            }
+            ':' => text.push_str(": "),
+            letter if letter.is_whitespace() => {}
+            letter => {
+                text.push(letter);
+                in_string = letter == '"';
+            }
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -125,7 +172,8 @@ mod tests {
     }
 
     fn stored(summary: &str, proposal: serde_json::Value) -> ProposalResponse {
-        let request = json!({ "kind": "approval", "title": "pay 500 cents", "summary": summary, "proposal": proposal });
+        let request =
+            json!({ "kind": "approval", "title": "pay 500 cents", "summary": summary, "proposal": proposal });
         let response = json!({ "wait": "pay", "epoch": 1, "turn": 7, "request": request, "salt": "01".repeat(16),
                                "proposalHash": "sha256:00" });
         serde_json::from_str(&response.to_string()).unwrap()
@@ -139,12 +187,32 @@ mod tests {
 
     #[test]
     fn a_proposal_is_shown_if_its_hash_is_right_and_the_agents_words_are_marked() {
-        let approval = approval(&hash(r#"{"cents":500,"note":"[2J"}"#));
-        let checked = check(&approval, &stored("the invoice is due\u{202e}", json!({ "cents": 500, "note": "[2J" })));
+        let approval = approval(&hash(r#"{"cents":500,"note":"\u001b[2J"}"#));
+        let checked = check(
+            &approval,
+            &stored("the invoice is due\u{202e}", json!({ "cents": 500, "note": "\u{1b}[2J" })),
+        );
         let mut output = Output::kept(Format::Text, 80, "2026-11-26T12:00:00Z".parse().unwrap());
         print_approval(&approval, &mut output);
         checked.unwrap().print(&mut output);
         insta::assert_snapshot!(output.text());
+    }
+
+    #[test]
+    fn a_proposal_is_indented_and_every_value_is_as_the_agent_wrote_it() {
+        let text = r#"{"a": 1.0,"b":[ ],"c":[12345678901234567890123,{"d":"x, {\"y\": \\"}],"a":2}"#;
+        let expected = r#"{
+  "a": 1.0,
+  "b": [],
+  "c": [
+    12345678901234567890123,
+    {
+      "d": "x, {\"y\": \\"
+    }
+  ],
+  "a": 2
+}"#;
+        assert_eq!(indented(text), expected);
     }
 
     #[test]

@@ -39,6 +39,21 @@ impl ReadRun {
             .map_err(|error| error.to_string());
         Self { object, run }
     }
+
+    /// The run, if this program can read it.
+    pub fn understood(self, session: &Session) -> Result<AgentRun> {
+        let name = self.object.name_any();
+        self.run.map_err(|error| {
+            Failure::new(
+                Exit::Failed,
+                format!("this program cannot read the AgentRun {name:?}: {error}"),
+                format!(
+                    "use the plugin of the version that is installed in the cluster, or `kubectl get agentrun {name}{} -o yaml`",
+                    session.options()
+                ),
+            )
+        })
+    }
 }
 
 /// The runs of a namespace, or of all.
@@ -48,7 +63,8 @@ pub async fn list(session: &Session, scope: Scope<'_>) -> Result<Vec<ReadRun>> {
     params.label_selector = scope.selector.map(str::to_owned);
     let mut runs = Vec::new();
     loop {
-        let page = api.list(&params).await.map_err(|error| Failure::of_api("listing the AgentRuns", &error))?;
+        let page =
+            api.list(&params).await.map_err(|error| Failure::of_api("listing the AgentRuns", &error))?;
         runs.extend(page.items.into_iter().map(ReadRun::of));
         match page.metadata.continue_.filter(|it| !it.is_empty()) {
             Some(next) => params.continue_token = Some(next),
@@ -69,17 +85,7 @@ fn untyped(session: &Session, all_namespaces: bool) -> Api<DynamicObject> {
 
 /// The run of this name.
 pub async fn get(session: &Session, name: &str) -> Result<AgentRun> {
-    let ReadRun { run, .. } = read(session, name).await?;
-    run.map_err(|error| {
-        Failure::new(
-            Exit::Failed,
-            format!("this program cannot read the AgentRun {name:?}: {error}"),
-            format!(
-                "use the plugin of the version that is installed in the cluster, or `kubectl get agentrun {name}{} -o yaml`",
-                session.options()
-            ),
-        )
-    })
+    read(session, name).await?.understood(session)
 }
 
 /// The run of this name, and every field of it.
@@ -131,7 +137,9 @@ pub fn refuse_ended(run: &AgentRun) -> Result {
     Err(Failure::new(
         Exit::Refused,
         format!("the run {name:?} has ended: {summary}"),
-        format!("start another one from it with `kubectl dalsegno fork {name} NEW-NAME`, or create a new AgentRun"),
+        format!(
+            "start another one from it with `kubectl dalsegno fork {name} NEW-NAME`, or create a new AgentRun"
+        ),
     ))
 }
 

@@ -113,7 +113,11 @@ fn programs() -> Result<PathBuf> {
     let test = std::env::current_exe()?;
     let programs = test.parent().and_then(std::path::Path::parent).context("the test has no directory")?;
     let plugin = programs.join("kubectl-dalsegno");
-    anyhow::ensure!(plugin.exists(), "{} is not built: use `cargo build --workspace --bins`", plugin.display());
+    anyhow::ensure!(
+        plugin.exists(),
+        "{} is not built: use `cargo build --workspace --bins`",
+        plugin.display()
+    );
     Ok(programs.to_owned())
 }
 
@@ -125,7 +129,9 @@ pub fn expect_harmless(text: &str) -> Result {
         let width = line.chars().count();
         anyhow::ensure!(is_command || width <= COLUMNS, "{width} columns: {line}\n\n{text}");
         let is_unsafe = |it: char| {
-            it.is_control() || ('\u{202a}'..='\u{202e}').contains(&it) || ('\u{2066}'..='\u{2069}').contains(&it)
+            it.is_control()
+                || ('\u{202a}'..='\u{202e}').contains(&it)
+                || ('\u{2066}'..='\u{2069}').contains(&it)
         };
         anyhow::ensure!(!line.contains(is_unsafe), "{line:?} can control a terminal");
     }

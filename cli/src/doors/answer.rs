@@ -28,20 +28,24 @@ pub struct Answer {
 pub fn failure(document: &Document<'_>, namespace: &str, (status, text): (StatusCode, &[u8])) -> Failure {
     let what = |detail: &str| format!("{} of {}/{}: {detail}", document.name, namespace, document.run);
     if let Ok(problem) = serde_json::from_slice::<Problem>(text) {
+        if problem.code == Code::NotFound && problem.detail.contains("no such call") {
+            return unknown_document(what("this version of Dal Segno does not have it"));
+        }
         let (exit, next) = meaning(problem.code, document);
         return Failure::new(exit, what(&problem.detail), next);
     }
     let of_status: Option<Value> = serde_json::from_slice(text).ok();
-    let message = of_status.as_ref().and_then(|it| it["message"].as_str()).unwrap_or("the answer has no explanation");
+    let message =
+        of_status.as_ref().and_then(|it| it["message"].as_str()).unwrap_or("the answer has no explanation");
     match status.as_u16() {
         403 => Failure::new(Exit::Forbidden, what(message), right(document)),
-        404 if of_status.is_none() => Failure::new(
-            Exit::NotFound,
-            what("this version of Dal Segno does not have it"),
-            "use the plugin of the version that is installed in the cluster",
-        ),
+        404 if of_status.is_none() => unknown_document(what("this version of Dal Segno does not have it")),
         code => Failure::of_status(&what("refused"), code, message),
     }
+}
+
+fn unknown_document(what: String) -> Failure {
+    Failure::new(Exit::Failed, what, "use the plugin of the version that is installed in the cluster")
 }
 
 /// The exit code of a problem, and what to do next.
@@ -102,7 +106,11 @@ mod tests {
     use super::*;
 
     fn of(status: u16, text: &str) -> Failure {
-        failure(&Document::new("nightly", "state"), "shop", (StatusCode::from_u16(status).unwrap(), text.as_bytes()))
+        failure(
+            &Document::new("nightly", "state"),
+            "shop",
+            (StatusCode::from_u16(status).unwrap(), text.as_bytes()),
+        )
     }
 
     #[test]
@@ -119,8 +127,14 @@ mod tests {
     #[test]
     fn a_status_of_the_api_server_is_understood_and_so_is_plain_text() {
         let status = r#"{"kind":"Status","code":403,"message":"ann may not"}"#;
-        assert_eq!((of(403, status).exit, of(403, status).what.contains("ann may not")), (Exit::Forbidden, true));
-        assert_eq!(of(404, "404 page not found").exit, Exit::NotFound);
+        assert_eq!(
+            (of(403, status).exit, of(403, status).what.contains("ann may not")),
+            (Exit::Forbidden, true)
+        );
+        assert_eq!(of(404, "404 page not found").exit, Exit::Failed);
+        let no_such_call =
+            serde_json::to_string(&Problem::new(Code::NotFound, "there is no such call; …")).unwrap();
+        assert_eq!(of(404, &no_such_call).exit, Exit::Failed);
         assert_eq!(of(503, "upstream").exit, Exit::Unavailable);
     }
 }

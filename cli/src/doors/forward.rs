@@ -91,7 +91,11 @@ impl Target {
             )
         })?;
         let stream = keeper.take_stream(self.port).ok_or_else(|| {
-            Failure::new(Exit::NoDoor, "the port-forward has no stream", "repeat the command in a few seconds")
+            Failure::new(
+                Exit::NoDoor,
+                "the port-forward has no stream",
+                "repeat the command in a few seconds",
+            )
         })?;
         Ok(Forwarded { stream, keeper })
     }
@@ -101,7 +105,9 @@ fn closed(service: &ServiceName, why: &str) -> Failure {
     let ServiceName { namespace, name } = service;
     Failure::new(
         Exit::NoDoor,
-        format!("there is no door to what the run has committed: the aggregated API is not registered, and the gateway {namespace}/{name} cannot be reached: {why}"),
+        format!(
+            "there is no door to what the run has committed: the aggregated API is not registered, and the gateway {namespace}/{name} cannot be reached: {why}"
+        ),
         format!(
             "if Dal Segno is installed elsewhere, name its gateway by --gateway NAMESPACE/SERVICE. You need the rights to \
              get services, list pods, and create pods/portforward in the namespace {namespace}"
@@ -117,7 +123,8 @@ fn api_reason(error: &kube::Error) -> String {
 }
 
 fn speaks_tls(port: &ServicePort) -> bool {
-    port.name.as_deref().is_some_and(|it| it.contains("https")) || port.app_protocol.as_deref() == Some("https")
+    port.name.as_deref().is_some_and(|it| it.contains("https"))
+        || port.app_protocol.as_deref() == Some("https")
 }
 
 fn choose_port(ports: &[ServicePort], wants_tls: bool) -> Option<&ServicePort> {
@@ -152,7 +159,11 @@ mod tests {
 
     #[test]
     fn the_port_that_speaks_tls_is_preferred_if_it_is_wanted_and_there() {
-        let port = |name: &str, number: i32| ServicePort { name: Some(name.into()), port: number, ..Default::default() };
+        let port = |name: &str, number: i32| ServicePort {
+            name: Some(name.into()),
+            port: number,
+            ..Default::default()
+        };
         let both = [port("http", 8080), port("https", 8443)];
         assert_eq!(choose_port(&both, true).unwrap().port, 8443);
         assert_eq!(choose_port(&both, false).unwrap().port, 8080);
@@ -164,7 +175,8 @@ mod tests {
     fn a_named_port_is_looked_up_in_the_pod() {
         let pod = json!({ "spec": { "containers": [{ "name": "a", "ports": [{ "name": "gateway", "containerPort": 8080 }] }] } });
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        let to = |target: IntOrString| ServicePort { port: 1, target_port: Some(target), ..Default::default() };
+        let to =
+            |target: IntOrString| ServicePort { port: 1, target_port: Some(target), ..Default::default() };
         assert_eq!(target_port(&pod, &to(IntOrString::String("gateway".into()))), Some(8080));
         assert_eq!(target_port(&pod, &to(IntOrString::String("other".into()))), None);
         assert_eq!(target_port(&pod, &to(IntOrString::Int(9))), Some(9));

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::api::{Api, PostParams};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
@@ -25,6 +25,10 @@ use crate::session::Session;
 
 /// Path of the gateway's documents for people.
 pub const PREFIX: &str = "/v1";
+
+/// The ConfigMap in the gateway's namespace with the CAs to trust, and its key.
+const CA_CONFIG_MAP: &str = "dalsegno-ca";
+const CA_KEY: &str = "ca.crt";
 
 /// How long a token is valid, in seconds: the least that the API server grants.
 const TOKEN_SECONDS: i64 = 600;
@@ -43,18 +47,26 @@ impl Gateway {
     /// Finds the gateway, and requests a token.
     pub async fn find(session: &Session) -> Result<Self> {
         let service = ServiceName::parse(&session.global.gateway)?;
-        let ca = session.global.gateway_ca.as_deref();
+        let ca = match session.global.gateway_ca.as_deref() {
+            Some(path) => Some(TrustedCa::read(path)?),
+            None => TrustedCa::published(session, &service.namespace).await,
+        };
         let target = Target::find(&session.client, &service, ca.is_some()).await?;
-        let tls = match (ca, target.is_tls) {
-            (Some(path), _) => Some(TlsConnector::from(Arc::new(trusting(path)?))),
+        let tls = match (&ca, target.is_tls) {
+            (Some(ca), true) => Some(TlsConnector::from(Arc::new(ca.client_config()?))),
+            // The file says that TLS is wanted, whatever the port is called.
+            (Some(ca), false) if ca.is_given => Some(TlsConnector::from(Arc::new(ca.client_config()?))),
+            (Some(_) | None, false) => None,
             (None, true) => {
                 return Err(Failure::new(
                     Exit::NoDoor,
-                    format!("the gateway {} speaks TLS, and its CA is not known", session.global.gateway),
+                    format!(
+                        "the gateway {} speaks TLS, and its CA cannot be read from the ConfigMap {}/{CA_CONFIG_MAP}",
+                        session.global.gateway, service.namespace
+                    ),
                     "give the file of its CA by --gateway-ca",
                 ));
             }
-            (None, false) => None,
         };
         let token = token(session).await?;
         Ok(Self { target, host: service.dns(), tls, token, connection: Mutex::new(None) })
@@ -125,24 +137,47 @@ fn lost(error: &dyn std::error::Error) -> Failure {
     )
 }
 
-/// TLS that trusts the CAs of this file, and no others.
-fn trusting(path: &std::path::Path) -> Result<ClientConfig> {
-    let text = std::fs::read(path).map_err(|error| Failure::of_file("reading the CA", path, &error))?;
-    let invalid = |why: String| {
-        Failure::usage(
-            format!("{} holds no CA: {why}", path.display()),
-            "give a file with the CA's certificate in PEM, as the gateway's Secret has it",
-        )
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
-        roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
+/// The CAs that the gateway's certificate must be of.
+struct TrustedCa {
+    pem: Vec<u8>,
+    /// Where they come from, for errors.
+    source: String,
+    /// Whether the user has named the file.
+    is_given: bool,
+}
+
+impl TrustedCa {
+    fn read(path: &std::path::Path) -> Result<Self> {
+        let pem = std::fs::read(path).map_err(|error| Failure::of_file("reading the CA", path, &error))?;
+        Ok(Self { pem, source: path.display().to_string(), is_given: true })
     }
-    if roots.is_empty() {
-        return Err(invalid("it has no certificate".to_owned()));
+
+    /// Those that the operator publishes beside the gateway. `None`: there are none, or the user may not read them.
+    async fn published(session: &Session, namespace: &str) -> Option<Self> {
+        let api: Api<ConfigMap> = Api::namespaced(session.client.clone(), namespace);
+        let found = api.get_opt(CA_CONFIG_MAP).await.ok()??;
+        let pem = found.data?.remove(CA_KEY)?.into_bytes();
+        Some(Self { pem, source: format!("the ConfigMap {namespace}/{CA_CONFIG_MAP}"), is_given: false })
     }
-    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+
+    /// TLS that trusts these CAs, and no others.
+    fn client_config(&self) -> Result<ClientConfig> {
+        let invalid = |why: String| {
+            Failure::usage(
+                format!("{} holds no CA: {why}", self.source),
+                "give a file with the CA's certificate in PEM by --gateway-ca",
+            )
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&self.pem) {
+            let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
+            roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
+        }
+        if roots.is_empty() {
+            return Err(invalid("it has no certificate".to_owned()));
+        }
+        Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+    }
 }
 
 /// A token of the ServiceAccount that the user names, or that the user is.
@@ -199,4 +234,23 @@ async fn account(session: &Session) -> Result<(String, String)> {
             ),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ca_that_is_none_is_refused_and_says_where_it_is_from() {
+        for pem in ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+            let ca = TrustedCa { pem: pem.into(), source: "ca.crt".into(), is_given: true };
+            let failure = ca.client_config().unwrap_err();
+            assert!(
+                failure.what.starts_with("ca.crt holds no CA") && failure.exit == Exit::Usage,
+                "{failure}"
+            );
+        }
+        let missing = TrustedCa::read(std::path::Path::new("/no/such/ca.crt"));
+        assert!(missing.is_err_and(|failure| failure.what.contains("/no/such/ca.crt")));
+    }
 }

@@ -66,7 +66,8 @@ impl<'a> Document<'a> {
 
     fn path_and_query(&self, prefix: &str, namespace: &str) -> String {
         let Self { run, name, query } = self;
-        let pairs: Vec<_> = query.iter().map(|(key, value)| format!("{key}={}", percent_encoded(value))).collect();
+        let pairs: Vec<_> =
+            query.iter().map(|(key, value)| format!("{key}={}", percent_encoded(value))).collect();
         let query = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
         format!(
             "{prefix}/namespaces/{}/agentruns/{}/{name}{query}",
@@ -93,7 +94,9 @@ impl Door {
                     "use `--door gateway`, or ask an administrator to set peopleApi.aggregated of the chart",
                 ));
             }
-            DoorChoice::Auto | DoorChoice::Gateway => Way::Gateway(Box::new(gateway::Gateway::find(session).await?)),
+            DoorChoice::Auto | DoorChoice::Gateway => {
+                Way::Gateway(Box::new(gateway::Gateway::find(session).await?))
+            }
         };
         Ok(Self { way, namespace })
     }
@@ -105,9 +108,17 @@ impl Door {
     }
 
     /// Sends a document.
-    pub async fn post<T: DeserializeOwned>(&self, document: &Document<'_>, body: &impl Serialize) -> Result<T> {
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        document: &Document<'_>,
+        body: &impl Serialize,
+    ) -> Result<T> {
         let body = serde_json::to_string(body).map_err(|error| {
-            Failure::new(Exit::Failed, format!("the request cannot be written: {error}"), "check what you send")
+            Failure::new(
+                Exit::Failed,
+                format!("the request cannot be written: {error}"),
+                "check what you send",
+            )
         })?;
         let text = self.read(Method::POST, document, body).await?;
         parse(document, &text)

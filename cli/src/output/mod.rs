@@ -81,7 +81,8 @@ impl Output {
     pub fn standard(format: Format) -> Self {
         let is_terminal = io::stdout().is_terminal();
         let width = terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
-        let of_environment = std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|it| *it >= 20);
+        let of_environment =
+            std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok()).filter(|it| *it >= 20);
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|it| !it.is_empty())
             || std::env::var("TERM").is_ok_and(|it| it == "dumb");
         let width = if format == Format::Wide { None } else { of_environment.or(width) };
@@ -109,12 +110,10 @@ impl Output {
     pub fn print_styled(&mut self, style: Style, text: &str) {
         let text = escape::lines(text);
         let shown = match (self.color, style) {
-            (true, style) if style != Style::Plain => {
-                text.lines().fold(String::new(), |mut all, line| {
-                    let _ = writeln!(all, "{}{line}\u{1b}[0m", style.sgr());
-                    all
-                })
-            }
+            (true, style) if style != Style::Plain => text.lines().fold(String::new(), |mut all, line| {
+                let _ = writeln!(all, "{}{line}\u{1b}[0m", style.sgr());
+                all
+            }),
             _ => format!("{text}\n"),
         };
         self.write(shown.as_bytes());
@@ -125,6 +124,15 @@ impl Output {
         match &mut self.kept {
             Some(kept) => kept.push_str(&String::from_utf8_lossy(bytes)),
             None => write_or_exit(bytes),
+        }
+    }
+
+    /// Prints a sentence, wrapped.
+    pub fn paragraph(&mut self, text: &str) {
+        let text = escape::line(text);
+        match self.width {
+            Some(width) => self.print(&textwrap::fill(&text, width)),
+            None => self.print(&text),
         }
     }
 
@@ -154,14 +162,19 @@ impl Output {
     /// Prints a document for a program.
     pub fn document(&mut self, document: &impl Serialize) -> Result {
         let broken = |error: String| {
-            Failure::new(Exit::Failed, format!("the output cannot be written: {error}"), "use another format with -o")
+            Failure::new(
+                Exit::Failed,
+                format!("the output cannot be written: {error}"),
+                "use another format with -o",
+            )
         };
         let text = if self.format == Format::Yaml {
             let mut value = serde_json::to_value(document).map_err(|error| broken(error.to_string()))?;
             escape_strings(&mut value);
             serde_yaml::to_string(&value).map_err(|error| broken(error.to_string()))?
         } else {
-            let mut text = serde_json::to_string_pretty(document).map_err(|error| broken(error.to_string()))?;
+            let mut text =
+                serde_json::to_string_pretty(document).map_err(|error| broken(error.to_string()))?;
             text.push('\n');
             text
         };
@@ -198,7 +211,9 @@ fn write_or_exit(bytes: &[u8]) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(SIGPIPE),
         Err(error) => {
-            print_error(&format!("error: writing to the standard output: {error}\nnext:  check where the output goes"));
+            print_error(&format!(
+                "error: writing to the standard output: {error}\nnext:  check where the output goes"
+            ));
             std::process::exit(1);
         }
     }

@@ -26,7 +26,11 @@ pub fn utc(at: Timestamp) -> String {
 /// A time, and how far it is from now.
 pub fn with_distance(now: Timestamp, at: Timestamp) -> String {
     let ahead = at.duration_since(now).as_secs();
-    if ahead > 0 { format!("{} (in {})", utc(at), duration(ahead)) } else { format!("{} ({} ago)", utc(at), age(now, at)) }
+    if ahead > 0 {
+        format!("{} (in {})", utc(at), duration(ahead))
+    } else {
+        format!("{} ({} ago)", utc(at), age(now, at))
+    }
 }
 
 /// The same of a time of the API server; a dash for none.
@@ -45,9 +49,15 @@ mod tests {
 
     #[test]
     fn ages_have_one_unit() {
-        for (seconds, shown) in
-            [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (7_200, "2h"), (172_800, "2d")]
-        {
+        for (seconds, shown) in [
+            (-5, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (7_199, "119m"),
+            (7_200, "2h"),
+            (172_800, "2d"),
+        ] {
             assert_eq!(duration(seconds), shown);
         }
     }
@@ -55,7 +65,13 @@ mod tests {
     #[test]
     fn a_time_says_how_far_it_is() {
         let now: Timestamp = "2026-11-26T12:00:00Z".parse().unwrap();
-        assert_eq!(with_distance(now, "2026-11-26T11:56:00Z".parse().unwrap()), "2026-11-26 11:56:00 UTC (4m ago)");
-        assert_eq!(with_distance(now, "2026-11-26T12:00:30Z".parse().unwrap()), "2026-11-26 12:00:30 UTC (in 30s)");
+        assert_eq!(
+            with_distance(now, "2026-11-26T11:56:00Z".parse().unwrap()),
+            "2026-11-26 11:56:00 UTC (4m ago)"
+        );
+        assert_eq!(
+            with_distance(now, "2026-11-26T12:00:30Z".parse().unwrap()),
+            "2026-11-26 12:00:30 UTC (in 30s)"
+        );
     }
 }

@@ -23,7 +23,9 @@ pub async fn run(session: &Session, args: &ApprovalsArgs, output: &mut Output) -
             return output.document(&json!({ "apiVersion": "v1", "kind": "List", "items": found }));
         }
         Format::Name => {
-            found.iter().for_each(|it| output.print(&format!("agentapproval.dalsegno.dev/{}", it.name_any())));
+            found
+                .iter()
+                .for_each(|it| output.print(&format!("agentapproval.dalsegno.dev/{}", it.name_any())));
         }
         Format::Text | Format::Wide => render(&found, args.all_namespaces, &session.options(), output),
     }
@@ -32,7 +34,8 @@ pub async fn run(session: &Session, args: &ApprovalsArgs, output: &mut Output) -
 
 fn render(found: &[AgentApproval], all_namespaces: bool, options: &str, output: &mut Output) {
     if found.is_empty() {
-        return output.print("Nothing waits for a decision. `kubectl dalsegno approvals --all` shows what was decided.");
+        let decided = "`kubectl dalsegno approvals --all` shows what was decided.";
+        return output.paragraph(&format!("Nothing waits for a decision. {decided}"));
     }
     let mut headers = vec!["NAME", "RUN", "STATE", "DEADLINE", "AGE", "THE AGENT CALLS IT"];
     if all_namespaces {
@@ -41,10 +44,13 @@ fn render(found: &[AgentApproval], all_namespaces: bool, options: &str, output: 
     let mut rows = Rows::new(&headers);
     for it in found {
         let deadline = it.spec.deadline_time.as_ref().map(|at| at.0.duration_since(output.now).as_secs());
-        let deadline = deadline.map_or_else(|| "-".to_owned(), |left| match left {
-            ..=0 => "passed".to_owned(),
-            left => format!("in {}", time::duration(left)),
-        });
+        let deadline = deadline.map_or_else(
+            || "-".to_owned(),
+            |left| match left {
+                ..=0 => "passed".to_owned(),
+                left => format!("in {}", time::duration(left)),
+            },
+        );
         let mut cells = vec![
             it.name_any(),
             it.spec.run_ref.name.clone(),

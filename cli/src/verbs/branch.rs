@@ -22,7 +22,8 @@ const OWN_FIELDS: [&str; 4] = ["operatingMode", "rewind", "resumeFrom", "onPrior
 /// Requests a rewind.
 pub async fn rewind(session: &Session, args: &RewindArgs, output: &mut Output) -> Result {
     let read = runs::read(session, &args.run).await?;
-    let run = runs::get(session, &args.run).await?;
+    let generation = next_generation(&read.object.data);
+    let run = read.understood(session)?;
     runs::refuse_ended(&run)?;
     let (turn, head) = head(&run, session)?;
     if args.to_turn >= turn {
@@ -33,16 +34,24 @@ pub async fn rewind(session: &Session, args: &RewindArgs, output: &mut Output) -
         ));
     }
     if !args.yes {
-        let undone = if turn - args.to_turn == 1 { format!("turn {turn}") } else { format!("turns {} to {turn}", args.to_turn + 1) };
-        confirm(&format!("Undo {undone} of {}/{}?", session.namespace, args.run), "repeat the command with --yes")?;
+        let undone = if turn - args.to_turn == 1 {
+            format!("turn {turn}")
+        } else {
+            format!("turns {} to {turn}", args.to_turn + 1)
+        };
+        confirm(
+            &format!("Undo {undone} of {}/{}?", session.namespace, args.run),
+            "repeat the command with --yes",
+        )?;
     }
     let rewind = json!({
-        "generation": next_generation(&read.object.data),
+        "generation": generation,
         "toTurn": args.to_turn,
         "ifHead": head,
         "acceptEffects": args.accept_effects,
     });
-    let change = json!({ "metadata": reason_annotation(args.reason.as_deref()), "spec": { "rewind": rewind } });
+    let change =
+        json!({ "metadata": reason_annotation(args.reason.as_deref()), "spec": { "rewind": rewind } });
     let patched = patch_untyped(session, &args.run, &change).await?;
     let text = format!(
         "A rewind of {0} to turn {1} is requested. A call with an effect in an undone turn refuses it until you name the call \
@@ -59,7 +68,11 @@ pub async fn fork(session: &Session, args: &ForkArgs, output: &mut Output) -> Re
     let ReadRun { object, .. } = runs::read(session, &args.run).await?;
     let manifest = fork_manifest(&object, args)?;
     let fork: DynamicObject = serde_json::from_value(manifest).map_err(|error| {
-        Failure::new(Exit::Failed, format!("the new AgentRun cannot be written: {error}"), "create it by hand")
+        Failure::new(
+            Exit::Failed,
+            format!("the new AgentRun cannot be written: {error}"),
+            "create it by hand",
+        )
     })?;
     let created = api(session).create(&PostParams::default(), &fork).await;
     let created = created.map_err(|error| match &error {
@@ -205,7 +218,10 @@ mod tests {
         for (object, next) in [
             (json!({}), 1),
             (json!({ "spec": { "rewind": { "generation": 4 } } }), 5),
-            (json!({ "spec": { "rewind": { "generation": 1 } }, "status": { "rewind": { "observedGeneration": 6 } } }), 7),
+            (
+                json!({ "spec": { "rewind": { "generation": 1 } }, "status": { "rewind": { "observedGeneration": 6 } } }),
+                7,
+            ),
         ] {
             assert_eq!(next_generation(&object), next);
         }

@@ -86,7 +86,8 @@ fn render(calls: &[Entry], args: &CallsArgs, options: &str, output: &mut Output)
         );
     }
     rows.print(output);
-    if calls.iter().any(|it| it.call.state == CallState::KeyRefused || (args.open && is_open(it.call.state))) {
+    if calls.iter().any(|it| it.call.state == CallState::KeyRefused || (args.open && is_open(it.call.state)))
+    {
         output.print(&format!(
             "\nFind out in the tool's own records whether a call took effect. Then:\n\
              kubectl dalsegno settle {}{options} CALL --outcome completed|failed --reason \"HOW YOU FOUND OUT\"",

@@ -70,7 +70,9 @@ fn static_candidates(before: &[String], typed: &str) -> Vec<String> {
 /// Whether the word that is being typed is the name of a run: the first word after a verb that takes one.
 fn wants_run(before: &[String]) -> bool {
     let command = Cli::command();
-    let Some(at) = before.iter().position(|word| command.find_subcommand(word).is_some()) else { return false };
+    let Some(at) = before.iter().position(|word| command.find_subcommand(word).is_some()) else {
+        return false;
+    };
     let after = before[at + 1..].iter().any(|word| !word.starts_with('-'));
     !after && !WITHOUT_RUN.contains(&before[at].as_str())
 }
@@ -113,7 +115,9 @@ mod tests {
 
     #[test]
     fn names_of_runs_are_completed_where_a_run_is_expected() {
-        for (before, expected) in [("status", true), ("suspend", true), ("suspend nightly", false), ("list", false), ("", false)] {
+        for (before, expected) in
+            [("status", true), ("suspend", true), ("suspend nightly", false), ("list", false), ("", false)]
+        {
             assert_eq!(wants_run(&words(before)), expected, "{before}");
         }
         let global = with_namespace(&GlobalArgs::default(), &words("-n shop status"));

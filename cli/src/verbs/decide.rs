@@ -1,6 +1,8 @@
 //! `approve` and `deny`: a person decides about what an agent proposes.
 
-use dalsegno_crds::{AgentApproval, ApprovalConditionType as Kind, ApprovalReason, ConditionStatus, Verdict, has_status};
+use dalsegno_crds::{
+    AgentApproval, ApprovalConditionType as Kind, ApprovalReason, ConditionStatus, Verdict, has_status,
+};
 use dalsegno_protocol::RawValue;
 use kube::ResourceExt as _;
 use kube::api::Patch;
@@ -73,7 +75,10 @@ async fn find(session: &Session, name: &str) -> Result<AgentApproval> {
             runs::read(session, name).await.map_err(|_| {
                 Failure::new(
                     Exit::NotFound,
-                    format!("there is no AgentApproval and no run {name:?} in the namespace {:?}", session.namespace),
+                    format!(
+                        "there is no AgentApproval and no run {name:?} in the namespace {:?}",
+                        session.namespace
+                    ),
                     "list them with `kubectl dalsegno approvals -A`, and name the namespace with -n",
                 )
             })?;

@@ -22,7 +22,8 @@ const OUTAGE: u32 = 60;
 pub async fn run(session: &Session, args: &EventsArgs, output: &mut Output) -> Result {
     let object = runs::get(session, &args.run).await?;
     let door = Door::open(session).await?;
-    let committed = object.status.as_ref().and_then(|it| it.checkpoint.as_ref()).map_or(0, |it| it.event_position);
+    let committed =
+        object.status.as_ref().and_then(|it| it.checkpoint.as_ref()).map_or(0, |it| it.event_position);
     let first = match args.last {
         0 => 1,
         last => committed.saturating_sub(last.max(1)).saturating_add(1).max(1),

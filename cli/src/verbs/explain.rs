@@ -10,6 +10,7 @@ use dalsegno_core::version::Templates;
 use dalsegno_core::{CliLocation, Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore};
 use dalsegno_crds::{AgentDefinition, AgentRun, names};
 use dalsegno_model::{Facts, Lifecycle, PriorRun, RunRecord};
+use dalsegno_protocol::WaitKind;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
@@ -17,6 +18,7 @@ use kube::api::{Api, ListParams};
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::approvals;
 use crate::args::RunArgs;
 use crate::doors::{Document, Door};
 use crate::failure::{Exit, Failure, Result};
@@ -104,6 +106,9 @@ async fn observe(session: &Session, run: &AgentRun, seen: Seen) -> Result<(Obser
     if node.is_some() {
         hidden.retain(|it| *it != Hidden::Node);
     }
+    if !may_have_approvals(session, run, row).await {
+        hidden.retain(|it| *it != Hidden::Approvals);
+    }
     if run.spec.agent_ref.is_none() {
         hidden.retain(|it| *it != Hidden::Queue);
     }
@@ -126,6 +131,12 @@ async fn observe(session: &Session, run: &AgentRun, seen: Seen) -> Result<(Obser
         pods,
     };
     Ok((observed, hidden))
+}
+
+/// Whether something may have to be done for an AgentApproval of the run: it asks for one, or has asked.
+async fn may_have_approvals(session: &Session, run: &AgentRun, row: Option<&RunRecord>) -> bool {
+    let asks = row.is_none_or(|row| row.waits.iter().any(|wait| wait.kind == WaitKind::Approval));
+    asks || approvals::of_run(session, run).await.map_or(true, |found| !found.is_empty())
 }
 
 fn operator_namespace(session: &Session) -> String {
@@ -194,7 +205,10 @@ fn render(run: &AgentRun, explanation: &Explanation, output: &mut Output) {
     output.field("It will", &does);
     if let Some(again) = decision.requeue {
         let seconds = i64::try_from(again.as_secs()).unwrap_or(i64::MAX);
-        output.field("Again", &format!("in {} at the latest, or when something changes", time::duration(seconds)));
+        output.field(
+            "Again",
+            &format!("in {} at the latest, or when something changes", time::duration(seconds)),
+        );
     }
     output.print_styled(Style::Bold, "Facts");
     for fact in facts {

@@ -23,17 +23,18 @@ pub async fn run(session: &Session, args: &ExportArgs, output: &mut Output) -> R
             .await;
     };
     let failed = |error: &std::io::Error| Failure::of_file("writing", path, error);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| {
-        match error.kind() {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(
+        |error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => Failure::new(
                 Exit::Refused,
                 format!("the file {} exists", path.display()),
                 "choose another name, or remove the file",
             ),
             _ => failed(&error),
-        }
-    })?;
-    let streamed = door.stream(&document, |bytes| file.write_all(bytes).map_err(|error| failed(&error))).await;
+        },
+    )?;
+    let streamed =
+        door.stream(&document, |bytes| file.write_all(bytes).map_err(|error| failed(&error))).await;
     if let Err(failure) = streamed.and_then(|()| file.sync_all().map_err(|error| failed(&error))) {
         // An incomplete bundle proves nothing, and the next try could not create the file.
         if let Err(error) = std::fs::remove_file(path) {

@@ -22,8 +22,16 @@ pub async fn run(session: &Session, args: &ListArgs, output: &mut Output) -> Res
         found.retain(|it| need(it) == Need::Person);
     }
     sort(&mut found);
-    let place = if args.all_namespaces { String::new() } else { format!(" in the namespace {:?}", session.namespace) };
-    render(&found, &Shown { all_namespaces: args.all_namespaces, place: &place, options: &session.options() }, output)
+    let place = if args.all_namespaces {
+        String::new()
+    } else {
+        format!(" in the namespace {:?}", session.namespace)
+    };
+    render(
+        &found,
+        &Shown { all_namespaces: args.all_namespaces, place: &place, options: &session.options() },
+        output,
+    )
 }
 
 /// What is shown beside the runs.
@@ -40,7 +48,8 @@ fn need(run: &ReadRun) -> Need {
 /// Those that need a person first; of two with the same need the one that changed last.
 fn sort(found: &mut [ReadRun]) {
     found.sort_by_cached_key(|it| {
-        let since = it.run.as_ref().ok().and_then(|run| Some(condition(run, decisive(run))?.last_transition_time.0));
+        let since =
+            it.run.as_ref().ok().and_then(|run| Some(condition(run, decisive(run))?.last_transition_time.0));
         (need(it), Reverse(since), it.object.namespace(), it.object.name_any())
     });
 }
@@ -66,7 +75,8 @@ fn render(found: &[ReadRun], shown: &Shown<'_>, output: &mut Output) -> Result {
         }
         Format::Name => found.iter().for_each(|it| output.print(&runs::full_name(&it.object))),
         Format::Text | Format::Wide if found.is_empty() => {
-            output.print(&format!("No runs{}. `kubectl dalsegno list -A` lists all namespaces.", shown.place));
+            output
+                .print(&format!("No runs{}. `kubectl dalsegno list -A` lists all namespaces.", shown.place));
         }
         Format::Text | Format::Wide => table(found, shown, output),
     }
@@ -108,7 +118,9 @@ fn table(found: &[ReadRun], shown: &Shown<'_>, output: &mut Output) {
             _ => shown.options.to_owned(),
         };
         let count = dalsegno_core::text::counted(need_you, "run needs", "runs need");
-        output.print(&format!("\n! {count} you. Why, and what to do: kubectl dalsegno status {first}{of_first}"));
+        output.print(&format!(
+            "\n! {count} you. Why, and what to do: kubectl dalsegno status {first}{of_first}"
+        ));
     }
 }
 
@@ -138,4 +150,59 @@ fn cells(run: &AgentRun, need: Need, output: &Output, wide: bool) -> Vec<String>
         ]);
     }
     cells
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::DynamicObject;
+
+    use super::*;
+
+    fn run(name: &str, status: Value) -> ReadRun {
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+            "metadata": { "name": name, "namespace": "shop", "creationTimestamp": "2026-11-26T10:00:00Z" },
+            "spec": { "agentRef": { "name": "field-guide" } }, "status": status,
+        }))
+        .unwrap();
+        ReadRun::of(object)
+    }
+
+    fn status(summary: &str, reason: &str, condition: &str) -> Value {
+        json!({ "summary": summary, "reason": reason, "agent": "field-guide",
+                "checkpoint": { "turn": 7, "eventPosition": 9 },
+                "conditions": [{ "type": condition, "status": "True", "reason": reason, "message": "",
+                                 "lastTransitionTime": "2026-11-26T11:30:00Z" }] })
+    }
+
+    #[test]
+    fn runs_that_need_a_person_come_first_in_eighty_columns() {
+        let mut found = vec![
+            run("done", status("Succeeded", "Completed", "Finished")),
+            run("working", status("Running", "UnderControl", "WorkerReady")),
+            run("stopped", status("Suspended", "Suspended", "Suspended")),
+            run("no-image", status("Starting", "ImagePullFailed", "WorkerReady")),
+            run("asks", status("Waiting", "Approval", "Waiting")),
+            run("sleeps", status("Waiting", "Until", "Waiting")),
+            run("crashed", status("Held", "RecoveryLoop", "Held")),
+            run(
+                "a-run-with-a-name-that-is-as-long-as-a-name-may-be-x",
+                status("Held", "DisruptionsExhausted", "Held"),
+            ),
+            run("of-a-later-version", json!({ "summary": "Dreaming" })),
+        ];
+        sort(&mut found);
+        let mut output = Output::kept(Format::Text, 80, "2026-11-26T12:00:00Z".parse().unwrap());
+        render(&found, &Shown { all_namespaces: false, place: "", options: " -n shop" }, &mut output)
+            .unwrap();
+        insta::assert_snapshot!(output.text());
+    }
+
+    #[test]
+    fn the_names_alone_are_for_scripts() {
+        let mut output = Output::kept(Format::Name, 80, jiff::Timestamp::UNIX_EPOCH);
+        let found = [run("working", status("Running", "UnderControl", "WorkerReady"))];
+        render(&found, &Shown { all_namespaces: true, place: "", options: "" }, &mut output).unwrap();
+        assert_eq!(output.text(), "agentrun.dalsegno.dev/working\n");
+    }
 }

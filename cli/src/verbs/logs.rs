@@ -85,7 +85,7 @@ async fn print_log(
     let mut lines = stream.lines();
     while let Some(line) = lines.next().await {
         match line {
-            Ok(line) => output.print(&escape::line(&line)),
+            Ok(line) => output.print(&escape::line(&line.replace('\t', "    "))),
             Err(error) => {
                 print_error(&format!("the log of {name} broke off: {error}"));
                 break;
@@ -112,6 +112,9 @@ fn no_pod(session: &Session, args: &LogsArgs) -> Failure {
     Failure::new(
         Exit::NotFound,
         what,
-        format!("see why with `kubectl dalsegno status {0}{options}`; its events are kept: `kubectl dalsegno events {0}{options}`", args.run),
+        format!(
+            "see why with `kubectl dalsegno status {0}{options}`; its events are kept: `kubectl dalsegno events {0}{options}`",
+            args.run
+        ),
     )
 }

@@ -93,6 +93,9 @@ fn is_cancelled(name: &str, session: &Session) -> Failure {
     Failure::new(
         Exit::Refused,
         format!("the run {name:?} is cancelled, which is final"),
-        format!("start another one from it with `kubectl dalsegno fork {name}{} NEW-NAME`", session.options()),
+        format!(
+            "start another one from it with `kubectl dalsegno fork {name}{} NEW-NAME`",
+            session.options()
+        ),
     )
 }

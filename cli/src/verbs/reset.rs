@@ -5,8 +5,8 @@ use std::time::Duration;
 use dalsegno_core::remedy::takes_fresh_budget;
 use dalsegno_core::text::counted;
 use dalsegno_crds::{AgentRun, Reason, Summary};
-use kube::api::{Api, Patch};
 use kube::ResourceExt as _;
+use kube::api::{Api, Patch};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -171,7 +171,9 @@ fn preview(found: &[AgentRun], args: &ResetArgs, output: &mut Output) -> Result 
         return Ok(());
     }
     if found.is_empty() {
-        output.print("No run is held for a reason that a fresh budget lifts. `kubectl dalsegno list -A` shows all runs.");
+        output.paragraph(
+            "No run is held for a reason that a fresh budget lifts. `kubectl dalsegno list -A` shows all runs.",
+        );
         return Ok(());
     }
     let mut rows = Rows::new(&["RUN", "HELD FOR", "CRASHES", "DISRUPTIONS", "TURN"]);
@@ -192,8 +194,9 @@ fn preview(found: &[AgentRun], args: &ResetArgs, output: &mut Output) -> Result 
     rows.print(output);
     if !args.yes {
         let count = counted(found.len(), "run", "runs");
-        output.print(&format!(
-            "\nNothing was changed. To reset {count}, repeat the command with --yes; with --ramp 1 one run goes first, and \
+        output.print("");
+        output.paragraph(&format!(
+            "Nothing was changed. To reset {count}, repeat the command with --yes; with --ramp 1 one run goes first, and \
              the others follow if it stays free."
         ));
     }
@@ -228,7 +231,10 @@ async fn await_step(
             match progress(before, &now) {
                 Progress::HeldAgain => {
                     let reason = held_reason(&now).map_or("", |it| it.as_str());
-                    return Err(stopped(Exit::NeverAgain, format!("{} is held again: {reason}", full_name(&now))));
+                    return Err(stopped(
+                        Exit::NeverAgain,
+                        format!("{} is held again: {reason}", full_name(&now)),
+                    ));
                 }
                 Progress::NotYet => waiting = Some(full_name(&now)),
                 Progress::Free => {}
@@ -288,7 +294,8 @@ mod tests {
     }
 
     fn held(reason: &str, observed: i64) -> AgentRun {
-        let recovery = json!({ "recoveryAttempts": 13, "disruptions": 2, "observedResetGeneration": observed });
+        let recovery =
+            json!({ "recoveryAttempts": 13, "disruptions": 2, "observedResetGeneration": observed });
         run(json!({ "summary": "Held", "reason": reason, "recovery": recovery }), 0)
     }
 
@@ -312,7 +319,10 @@ mod tests {
     fn only_holds_that_a_budget_lifts_are_reset_and_a_reason_can_name_one() {
         let any = Holds::of(&args(|it| it.reason = Some("the registry is back".into()))).unwrap();
         assert!(any.lift(&held("CannotStart", 0)) && !any.lift(&held("EffectUnknown", 0)));
-        for named in [args(|it| it.reason = Some("CannotStart".into())), args(|it| it.held_for = Some("CannotStart".into()))] {
+        for named in [
+            args(|it| it.reason = Some("CannotStart".into())),
+            args(|it| it.held_for = Some("CannotStart".into())),
+        ] {
             let holds = Holds::of(&named).unwrap();
             assert!(holds.lift(&held("CannotStart", 0)) && !holds.lift(&held("RecoveryLoop", 0)));
         }

@@ -30,9 +30,14 @@ pub async fn run(session: &Session, args: &SendArgs, output: &mut Output) -> Res
     }
     let SendResponse { result, position } = sent;
     output.print(&match result {
-        CommitResult::Duplicate => format!("Message {position} was sent before under this id: nothing was changed."),
+        CommitResult::Duplicate => {
+            format!("Message {position} was sent before under this id: nothing was changed.")
+        }
         CommitResult::Ok | CommitResult::Parked => {
-            format!("Message {position} is in the inbox of {}. The agent reads it in its next turn.", args.run)
+            format!(
+                "Message {position} is in the inbox of {}. The agent reads it in its next turn.",
+                args.run
+            )
         }
     });
     Ok(())

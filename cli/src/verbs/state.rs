@@ -54,6 +54,8 @@ pub fn render(state: &State, output: &mut Output) {
 fn text(payload: &Payload) -> String {
     match payload {
         Payload::Json(json) => json.get().to_owned(),
-        Payload::Bytes { media_type, base64 } => format!("{media_type}, {} characters of base64", base64.len()),
+        Payload::Bytes { media_type, base64 } => {
+            format!("{media_type}, {} characters of base64", base64.len())
+        }
     }
 }

@@ -23,11 +23,12 @@ pub async fn run(session: &Session, args: &RunArgs, output: &mut Output) -> Resu
         }
         Format::Text | Format::Wide => {}
     }
-    let run = runs::get(session, &args.run).await?;
+    let run = read.understood(session)?;
     // Who may not list approvals sees the command that lists them.
     let asks = run.status.as_ref().is_some_and(|it| it.waiting.is_some());
-    let pending = if asks { approvals::pending_of(session, &run).await.unwrap_or_default() } else { Vec::new() };
-    let pending: Vec<String> = pending.iter().map(kube::ResourceExt::name_any).collect();
+    let asked = if asks { approvals::of_run(session, &run).await.unwrap_or_default() } else { Vec::new() };
+    let pending: Vec<String> =
+        asked.iter().filter(|it| approvals::is_pending(it)).map(|it| it.name_any()).collect();
     let around = Around { options: &session.options(), approvals: &pending, now: output.now };
     render(&run, &advise(&run, around), output);
     Ok(())
@@ -65,7 +66,8 @@ fn render(run: &AgentRun, advice: &Advice, output: &mut Output) {
 fn headline(run: &AgentRun, status: &AgentRunStatus, output: &mut Output) {
     let name = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
     let summary = status.summary.map_or("not looked at yet", |it| it.as_str());
-    let reason = status.reason.filter(|it| it.as_str() != summary).map_or_else(String::new, |it| format!(" ({it})"));
+    let reason =
+        status.reason.filter(|it| it.as_str() != summary).map_or_else(String::new, |it| format!(" ({it})"));
     let since = condition(run, decisive(run)).map(|it| time::age(output.now, it.last_transition_time.0));
     let since = since.map_or_else(String::new, |it| format!(" for {it}"));
     let style = if Need::of(run) == Need::Person { Style::Alarm } else { Style::Bold };
@@ -98,7 +100,8 @@ fn attempt_line(run: &AgentRun, attempt: &dalsegno_crds::AttemptStatus) -> Strin
 }
 
 fn recovery(status: &AgentRunStatus, output: &mut Output) {
-    let Some(recovery) = status.recovery.as_ref().filter(|it| it.recovery_attempts + it.disruptions > 0) else {
+    let Some(recovery) = status.recovery.as_ref().filter(|it| it.recovery_attempts + it.disruptions > 0)
+    else {
         return;
     };
     let text = format!(
@@ -153,5 +156,134 @@ fn result(status: &AgentRunStatus) -> String {
     match &result.output {
         Some(output) if !output.is_null() => format!("{text}. Output: {output}"),
         _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn run(status: Value) -> AgentRun {
+        let run = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun",
+            "metadata": { "name": "nightly", "namespace": "shop" },
+            "spec": { "agentRef": { "name": "field-guide" } }, "status": status,
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    fn shown(status: Value, approvals: &[String]) -> String {
+        let run = run(status);
+        let now = "2026-11-26T12:00:00Z".parse().unwrap();
+        let mut output = Output::kept(Format::Text, 80, now);
+        let advice = advise(&run, Around { options: " -n shop", approvals, now });
+        render(&run, &advice, &mut output);
+        output.text().to_owned()
+    }
+
+    fn condition(kind: &str, reason: &str, message: &str) -> Value {
+        json!({ "type": kind, "status": "True", "reason": reason, "message": message,
+                "lastTransitionTime": "2026-11-26T11:30:00Z" })
+    }
+
+    /// The worker pretends to be the operator: it quotes the remediation, and a command of its own.
+    #[test]
+    fn a_held_run_shows_why_and_the_command_that_lifts_it() {
+        let remediation = Reason::RecoveryLoop.remediation();
+        let hostile = format!(
+            "exit code 1: {remediation} To raise resetGeneration, run `kubectl delete namespace shop`."
+        );
+        let message = format!(
+            "12 attempts in a row made no progress after turn 7; attempt 12 ended after turn 7: ExitedWithError: \
+             {hostile}\u{1b}[2J. {remediation} To raise resetGeneration, run `kubectl patch agentrun nightly`."
+        );
+        insta::assert_snapshot!(shown(
+            json!({
+                "summary": "Held", "reason": "RecoveryLoop", "agent": "field-guide",
+                "attempt": { "number": 13, "agentVersion": "1.4.2" },
+                "checkpoint": { "turn": 7, "eventPosition": 9, "createdTime": "2026-11-26T11:00:00Z" },
+                "recovery": { "recoveryAttempts": 12, "attemptsWithoutProgress": 12, "disruptions": 1 },
+                "conditions": [condition("Held", "RecoveryLoop", &message)],
+            }),
+            &[]
+        ));
+    }
+
+    #[test]
+    fn a_call_whose_outcome_is_unknown_is_named_in_the_command() {
+        let remediation = Reason::EffectUnknown.remediation();
+        let message = format!(
+            "an attempt ended during 1 call with policy `ask`, and it is not known whether it took effect; attempt 1 ended \
+             after turn 2: ExitedWithError: exit code 9. {remediation} If it took effect, run `kubectl exec --namespace \
+             dalsegno-system deployment/dalsegno -- /dalsegno settle shop/nightly pay-ann --outcome completed --reason \
+             \"what you found\" --by \"$USER\"`; if not, the same with `--outcome failed`."
+        );
+        insta::assert_snapshot!(shown(
+            json!({
+                "summary": "Held", "reason": "EffectUnknown", "agent": "field-guide", "attempt": { "number": 2 },
+                "checkpoint": { "turn": 2, "eventPosition": 2 },
+                "conditions": [condition("Held", "EffectUnknown", &message)],
+            }),
+            &[]
+        ));
+    }
+
+    #[test]
+    fn a_run_that_waits_for_people_shows_how_to_answer() {
+        insta::assert_snapshot!(shown(
+            json!({
+                "summary": "Waiting", "reason": "Approval", "agent": "<inline>", "attempt": { "number": 2 },
+                "checkpoint": { "turn": 7, "eventPosition": 9 },
+                "waiting": { "since": "2026-11-26T11:30:00Z", "waits": [
+                    { "id": "pay\u{202e}", "kind": "Approval", "deadline": "2026-11-26T14:00:00Z" },
+                    { "id": "news", "kind": "Message" },
+                ] },
+                "conditions": [condition("Waiting", "Approval", "")],
+            }),
+            &["nightly-4be05b1fc2".to_owned()]
+        ));
+    }
+
+    #[test]
+    fn every_state_says_what_happens_next() {
+        let mut all = String::new();
+        for (summary, reason, kind, message) in [
+            ("Pending", "Queued", "WorkerReady", "2 runs of this AgentDefinition start before it"),
+            ("Starting", "ImagePullFailed", "WorkerReady", "ErrImagePull: no such image"),
+            ("Running", "UnderControl", "WorkerReady", ""),
+            ("Running", "Suspending", "WorkerReady", ""),
+            ("BackingOff", "Crashed", "WorkerReady", ""),
+            ("Suspended", "Suspended", "Suspended", ""),
+            ("Waiting", "Until", "Waiting", ""),
+            ("Succeeded", "Completed", "Finished", ""),
+            ("Failed", "AgentFailed", "Finished", ""),
+        ] {
+            all.push_str(&shown(
+                json!({
+                    "summary": summary, "reason": reason, "agent": "field-guide",
+                    "attempt": { "number": 2, "podName": "nightly-2", "nodeName": "n1" },
+                    "recovery": { "nextAttemptTime": "2026-11-26T12:00:30Z" },
+                    "suspend": { "by": "ann", "reason": "too expensive" },
+                    "result": { "outcome": "Succeeded", "reason": "Done", "message": "all\nfine", "output": { "pages": 3 } },
+                    "limits": [{ "limit": "tokens", "used": 80, "max": 100 }],
+                    "conditions": [condition(kind, reason, message)],
+                }),
+                &[],
+            ));
+            all.push('\n');
+        }
+        assert!(all.lines().all(|line| textwrap::core::display_width(line) <= 80), "{all}");
+        insta::assert_snapshot!(all);
+    }
+
+    #[test]
+    fn a_run_that_nobody_has_looked_at_is_no_mystery() {
+        let run = AgentRun::new("nightly", Default::default());
+        let now = "2026-11-26T12:00:00Z".parse().unwrap();
+        let mut output = Output::kept(Format::Text, 80, now);
+        render(&run, &advise(&run, Around { options: "", approvals: &[], now }), &mut output);
+        assert!(output.text().contains("The operator has not looked at the run yet."), "{}", output.text());
     }
 }

@@ -95,7 +95,10 @@ fn render(turns: &[TurnEntry], output: &mut Output) {
 
 /// Millionths of a US dollar, as dollars.
 fn cost(micro_usd: i64) -> String {
-    format!("${}.{:06}", micro_usd / 1_000_000, (micro_usd % 1_000_000).abs()).trim_end_matches('0').trim_end_matches('.').to_owned()
+    format!("${}.{:06}", micro_usd / 1_000_000, (micro_usd % 1_000_000).abs())
+        .trim_end_matches('0')
+        .trim_end_matches('.')
+        .to_owned()
 }
 
 #[cfg(test)]

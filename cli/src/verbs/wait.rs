@@ -30,11 +30,15 @@ pub async fn run(session: &Session, args: &WaitArgs, output: &mut Output) -> Res
         found => drop(found?),
     }
     let met = match limit {
-        Some(limit) => timeout(limit, watch(session, args, &awaited)).await.map_err(|_| timed_out(session, args))?,
+        Some(limit) => {
+            timeout(limit, watch(session, args, &awaited)).await.map_err(|_| timed_out(session, args))?
+        }
         None => watch(session, args, &awaited).await,
     };
     match met? {
-        Some(run) => print_changed(output, &run, &format!("The run {} is there: {}.", args.run, args.awaited)),
+        Some(run) => {
+            print_changed(output, &run, &format!("The run {} is there: {}.", args.run, args.awaited))
+        }
         None => {
             output.print(&format!("The run {} is deleted.", args.run));
             Ok(())
@@ -177,7 +181,11 @@ fn timed_out(session: &Session, args: &WaitArgs) -> Failure {
     Failure::new(
         Exit::TimedOut,
         format!("after {} the run {} is not there: {}", args.timeout, args.run, args.awaited),
-        format!("see why with `kubectl dalsegno status {}{}`, or wait longer with --timeout", args.run, session.options()),
+        format!(
+            "see why with `kubectl dalsegno status {}{}`, or wait longer with --timeout",
+            args.run,
+            session.options()
+        ),
     )
 }
 
@@ -201,7 +209,10 @@ mod tests {
             ("ended", Awaited::Ended),
             ("turn=7", Awaited::Turn(7)),
             ("condition=Ready", Awaited::Condition(ConditionType::Ready, ConditionStatus::True)),
-            ("condition=WorkerReady=False", Awaited::Condition(ConditionType::WorkerReady, ConditionStatus::False)),
+            (
+                "condition=WorkerReady=False",
+                Awaited::Condition(ConditionType::WorkerReady, ConditionStatus::False),
+            ),
         ] {
             assert_eq!(Awaited::parse(text).unwrap(), expected, "{text}");
         }

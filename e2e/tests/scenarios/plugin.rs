@@ -67,7 +67,11 @@ async fn a_new_user_finds_stops_and_continues_a_run() -> Result {
     let logs = plugin.run(&["logs", "nightly", "--all-attempts"]).await?;
     assert!(logs.contains("attempt 2, pod nightly-2"), "{logs}");
     let after = explained(&plugin, "nightly").await?;
-    assert_eq!((after["rule"].as_str(), after["certain"].as_bool()), (Some("RunEnded"), Some(true)), "{after}");
+    assert_eq!(
+        (after["rule"].as_str(), after["certain"].as_bool()),
+        (Some("RunEnded"), Some(true)),
+        "{after}"
+    );
 
     let refused = plugin.fail(exit::REFUSED, &["suspend", "nightly"]).await?;
     assert!(refused.contains("has ended"), "{refused}");
@@ -189,14 +193,20 @@ async fn many_held_runs_are_reset_after_a_preview_and_no_further_if_the_first_is
     assert!(status.contains("\nCommand    kubectl dalsegno reset one"), "{status}");
     let preview = plugin.run(&["reset", "--all", "--reason", "RecoveryLoop"]).await?;
     expect_harmless(&preview)?;
-    assert!(preview.contains("/one") && preview.contains("/two") && preview.contains("Nothing was changed"), "{preview}");
+    assert!(
+        preview.contains("/one") && preview.contains("/two") && preview.contains("Nothing was changed"),
+        "{preview}"
+    );
     let empty = plugin.run(&["reset", "--all", "--held-for", "CannotStart"]).await?;
     assert!(empty.contains("No run is held"), "{empty}");
     plugin.fail(exit::USAGE, &["reset", "--all", "--held-for", "EffectUnknown"]).await?;
 
     let ramp = ["reset", "--all", "--yes", "--ramp", "1", "--reason", "the library is fixed"];
     let stopped = plugin.fail(exit::NEVER, &ramp).await?;
-    assert!(stopped.contains("held again: RecoveryLoop") && stopped.contains("1 run was not reset"), "{stopped}");
+    assert!(
+        stopped.contains("held again: RecoveryLoop") && stopped.contains("1 run was not reset"),
+        "{stopped}"
+    );
     let mut granted = Vec::new();
     for name in ["one", "two"] {
         let run = ctx.run(name).object().await?;

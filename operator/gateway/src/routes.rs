@@ -11,8 +11,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::extractors::{Document, RUNS};
 use crate::gateway::Gateway;
 use crate::handlers::{
-    attach, audit, calls, commit, events, export, facts, finish, heartbeat, messages, park, proposal, records,
-    state, waits,
+    attach, audit, calls, commit, events, export, facts, finish, heartbeat, messages, park, proposal,
+    records, state, waits,
 };
 use crate::middleware::{self, Observer};
 use crate::response::ApiProblem;

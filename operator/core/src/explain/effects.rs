@@ -12,9 +12,12 @@ pub fn describe(effect: &Effect) -> String {
             let then = match then {
                 NextStep::Reserve => "and reserve the next one".to_owned(),
                 NextStep::Nothing => "and reserve no other".to_owned(),
-                NextStep::Finish(finish) => format!("and end the run: {:?}, {}", finish.outcome, finish.reason),
+                NextStep::Finish(finish) => {
+                    format!("and end the run: {:?}, {}", finish.outcome, finish.reason)
+                }
             };
-            let message = if ending.message.is_empty() { String::new() } else { format!(": {}", ending.message) };
+            let message =
+                if ending.message.is_empty() { String::new() } else { format!(": {}", ending.message) };
             format!("end attempt {} ({}, {:?}{message}) {then}", ending.attempt, ending.cause, ending.class)
         }
         Effect::ForgiveEnd(_, it) => format!("take back the charge of attempt {}: {}", it.attempt, it.cause),
@@ -24,7 +27,9 @@ pub fn describe(effect: &Effect) -> String {
         Effect::Rewind(_, rewind) => format!("go back to {}", rewind.to),
         Effect::CreateWorker { attempt, .. } => format!("create the pod of attempt {attempt}"),
         Effect::RecordPod { attempt, pod, .. } => format!("record the pod {} of attempt {attempt}", pod.name),
-        Effect::RecordScheduled { attempt, node, .. } => format!("record the node {node} of attempt {attempt}"),
+        Effect::RecordScheduled { attempt, node, .. } => {
+            format!("record the node {node} of attempt {attempt}")
+        }
         Effect::RecordIdentity { identity, .. } => {
             format!("record the version {}: {:?}", identity.agent_version, identity.verdict)
         }

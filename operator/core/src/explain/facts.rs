@@ -37,7 +37,10 @@ pub fn facts(run: &AgentRun, observed: &Observed, now: Timestamp) -> Vec<Fact> {
             return facts;
         }
         ObservedStore::Prior(prior) => {
-            add("store", format!("it has a run of this name at turn {} of object {}", prior.turn, prior.object_uid));
+            add(
+                "store",
+                format!("it has a run of this name at turn {} of object {}", prior.turn, prior.object_uid),
+            );
             return facts;
         }
     };
@@ -72,9 +75,10 @@ fn spec(run: &AgentRun) -> String {
 
 fn agent(observed: &Observed) -> String {
     match &observed.agent {
-        ObservedAgent::Found { agent, .. } => {
-            agent.agent_version.as_ref().map_or_else(|| "found".to_owned(), |it| format!("found, version {it}"))
-        }
+        ObservedAgent::Found { agent, .. } => agent
+            .agent_version
+            .as_ref()
+            .map_or_else(|| "found".to_owned(), |it| format!("found, version {it}")),
         ObservedAgent::NotFound => "there is no such AgentDefinition".to_owned(),
         ObservedAgent::Malformed(error) => format!("it cannot be parsed: {error}"),
     }
@@ -85,7 +89,8 @@ fn store(row: &RunRecord) -> String {
         Some(head) => format!("the head is turn {}, of attempt {}", head.turn, head.attempt),
         None => "nothing is committed".to_owned(),
     };
-    let end = row.finish.as_ref().map_or_else(String::new, |it| format!(", the run has ended: {:?}", it.outcome));
+    let end =
+        row.finish.as_ref().map_or_else(String::new, |it| format!(", the run has ended: {:?}", it.outcome));
     format!("{head}, epoch {}{end}", row.epoch)
 }
 
@@ -130,7 +135,10 @@ fn of_run(row: &RunRecord, settings: &Settings, add: &mut impl FnMut(&'static st
     }
     for (what, signal) in [("cancel", &row.cancel), ("suspend", &row.suspend)] {
         if let Some(signal) = signal {
-            let told = signal.told_at.map_or_else(|| "its worker does not know".to_owned(), |at| format!("its worker knows since {at}"));
+            let told = signal.told_at.map_or_else(
+                || "its worker does not know".to_owned(),
+                |at| format!("its worker knows since {at}"),
+            );
             add(what, format!("requested at {}, {told}", signal.requested_at));
         }
     }
@@ -159,7 +167,8 @@ fn of_run(row: &RunRecord, settings: &Settings, add: &mut impl FnMut(&'static st
 fn of_pod(seen: &ObservedPod) -> String {
     let phase = seen.pod.status.as_ref().and_then(|it| it.phase.as_deref()).unwrap_or("unknown");
     let waits = pod::waiting(&seen.pod);
-    let waits = waits.map_or_else(String::new, |(reason, message)| format!(", its container waits: {reason} {message}"));
+    let waits = waits
+        .map_or_else(String::new, |(reason, message)| format!(", its container waits: {reason} {message}"));
     let deleted = if seen.pod.metadata.deletion_timestamp.is_some() { ", it is being deleted" } else { "" };
     format!("{} is {phase}{waits}{deleted}", seen.name())
 }

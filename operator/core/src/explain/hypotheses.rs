@@ -3,14 +3,13 @@
 use dalsegno_crds::AgentRun;
 use dalsegno_model::checkpoint::{Checkpoint, CheckpointCorruption, LastGood};
 use dalsegno_model::{Attempt, AttemptState, BoundaryId, PriorRun, RunRecord};
-use dalsegno_protocol::WaitKind;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::decision::Effect;
 use crate::decide::decide;
+use crate::decision::Effect;
 use crate::late_node_loss;
 use crate::observed::{NameHolder, Observed, ObservedHead, ObservedNode, ObservedPod, ObservedStore};
 use crate::orphaned_pods;
@@ -94,7 +93,9 @@ pub(super) fn of(hidden: Hidden, run: &AgentRun, (world, now): (&Observed, Times
     };
     match hidden {
         Hidden::Store => Vec::new(),
-        Hidden::Approvals => of_approvals(row, world),
+        // Without the definition nothing is done for them.
+        Hidden::Approvals if world.agent().is_some() => vec![Hypothesis::Rule(Rule::ApprovalFirst)],
+        Hidden::Approvals => Vec::new(),
         Hidden::Template => of_template(run, world, now),
         Hidden::Pods => of_pods(run, row, world),
         Hidden::Node => of_node(row, world, now),
@@ -148,13 +149,6 @@ fn of_store(run: &AgentRun, world: &Observed) -> Vec<Hypothesis> {
         changed(world, |it| it.store = ObservedStore::NotFound { store_id: same }),
         changed(world, |it| it.store = ObservedStore::Prior(prior)),
     ]
-}
-
-/// Only runs that ask people have AgentApprovals: open ones, or ones that are over and not closed yet.
-fn of_approvals(row: &RunRecord, world: &Observed) -> Vec<Hypothesis> {
-    let asks = row.waits.iter().any(|wait| wait.kind == WaitKind::Approval);
-    let may_have_asked = asks || world.approvals.is_none();
-    if may_have_asked && world.agent().is_some() { vec![Hypothesis::Rule(Rule::ApprovalFirst)] } else { Vec::new() }
 }
 
 /// The store may not have the template; it may be the current one, or another one.
@@ -219,7 +213,10 @@ fn of_past_nodes(row: &RunRecord, world: &Observed, now: Timestamp) -> Vec<Hypot
     let names = || awaiting.iter().filter_map(|it| it.node.clone());
     let lost = names().map(|name| (name, node(false, now))).collect();
     let none = Default::default();
-    [Some(lost), Some(none), None].into_iter().map(|nodes| changed(world, |it| it.past_nodes = nodes)).collect()
+    [Some(lost), Some(none), None]
+        .into_iter()
+        .map(|nodes| changed(world, |it| it.past_nodes = nodes))
+        .collect()
 }
 
 /// The state can be rebuilt, or it cannot: with and without an earlier good checkpoint, and with effects after that.
@@ -235,7 +232,8 @@ fn of_head(row: &RunRecord, world: &Observed) -> Vec<Hypothesis> {
         });
         boundary.map(|boundary| LastGood { boundary, effects })
     };
-    let found = [Checkpoint::Valid, corrupt(None), corrupt(good(Vec::new())), corrupt(good(vec![String::new()]))];
+    let found =
+        [Checkpoint::Valid, corrupt(None), corrupt(good(Vec::new())), corrupt(good(vec![String::new()]))];
     let verified = found.into_iter().map(|it| Some(ObservedHead::of(row, it)));
     let hypotheses = verified.chain([None]).map(|head| changed(world, |it| it.head = head)).collect();
     if_reserved(row, hypotheses)

@@ -46,7 +46,8 @@ pub struct Verified {
 impl Verified {
     /// The result for people: each problem, what was checked, and the key. `is_trusted`: the caller has named the key.
     pub fn report(&self, is_trusted: bool) -> Vec<String> {
-        let counted = |number: i64, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
+        let counted =
+            |number: i64, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
         let problems = i64::try_from(self.problems.len()).unwrap_or(i64::MAX);
         let boundaries = match self.boundaries {
             1 => "1 boundary".to_owned(),
