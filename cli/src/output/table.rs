@@ -30,7 +30,9 @@ impl Rows {
     pub fn print(&self, output: &mut Output) {
         let mut table = Table::new();
         table.load_style(comfy_table::presets::NOTHING);
-        table.set_header(self.headers.iter().copied());
+        let mut header = Row::from(self.headers.iter().copied());
+        header.max_height(1);
+        table.set_header(header);
         for (_, cells) in &self.rows {
             let mut row = Row::from(cells.iter().map(String::as_str));
             row.max_height(1);
@@ -64,13 +66,17 @@ mod tests {
 
     #[test]
     fn a_row_has_one_line_within_the_width_whatever_is_in_it() {
-        let mut rows = Rows::new(&["NAME", "TITLE"]);
+        let mut rows = Rows::new(&["NAME", "A TITLE OF MANY WORDS"]);
         rows.push(Style::Plain, vec!["pay".into(), "one\ntwo\u{1b}[31m ".repeat(20)]);
         rows.push(Style::Plain, vec!["渡し船".into(), "short".into()]);
+        rows.push(
+            Style::Plain,
+            vec!["a-name-that-leaves-little-room-for-the-last-column".into(), "a b c".into()],
+        );
         let mut output = Output::kept(Format::Text, 60, Timestamp::UNIX_EPOCH);
         rows.print(&mut output);
         let lines: Vec<_> = output.text().lines().collect();
-        assert_eq!(lines.len(), 3, "{}", output.text());
+        assert_eq!(lines.len(), 4, "{}", output.text());
         assert!(lines.iter().all(|line| textwrap::core::display_width(line) <= 60), "{}", output.text());
         assert!(lines[1].starts_with("pay") && lines[1].contains("one\\ntwo\\u{1b}[31m"), "{}", lines[1]);
     }

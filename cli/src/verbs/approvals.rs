@@ -1,6 +1,6 @@
 //! `approvals`: what agents ask people to decide.
 
-use dalsegno_crds::{AgentApproval, ApprovalConditionType, ConditionStatus, has_status};
+use dalsegno_crds::{AgentApproval, ApprovalConditionType, ApprovalReason, ConditionStatus, has_status};
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -37,7 +37,7 @@ fn render(found: &[AgentApproval], all_namespaces: bool, options: &str, output: 
         let decided = "`kubectl dalsegno approvals --all` shows what was decided.";
         return output.paragraph(&format!("Nothing waits for a decision. {decided}"));
     }
-    let mut headers = vec!["NAME", "RUN", "STATE", "DEADLINE", "AGE", "THE AGENT CALLS IT"];
+    let mut headers = vec!["NAME", "RUN", "STATE", "DEADLINE", "AGE", "TITLE (THE AGENT'S)"];
     if all_namespaces {
         headers.insert(0, "NAMESPACE");
     }
@@ -85,8 +85,9 @@ fn state(approval: &AgentApproval) -> String {
         return "Expired".to_owned();
     }
     if is_pending(approval) {
-        let reason = condition(approval, Kind::Pending).map(|it| it.reason.clone());
-        return reason.unwrap_or_else(|| "New".to_owned());
+        let reason = condition(approval, Kind::Pending).map(|it| it.reason.as_str());
+        let undecided = [None, Some(ApprovalReason::AwaitingDecision.as_str())];
+        return reason.filter(|_| !undecided.contains(&reason)).unwrap_or("Undecided").to_owned();
     }
     approval.spec.decision.as_ref().map_or_else(|| "Decided".to_owned(), |it| it.verdict.to_string())
 }

@@ -106,6 +106,9 @@ async fn observe(session: &Session, run: &AgentRun, seen: Seen) -> Result<(Obser
     if node.is_some() {
         hidden.retain(|it| *it != Hidden::Node);
     }
+    if row.is_some_and(|row| status_shows(run, row)) {
+        hidden.retain(|it| *it != Hidden::LostPods);
+    }
     if !may_have_approvals(session, run, row).await {
         hidden.retain(|it| *it != Hidden::Approvals);
     }
@@ -131,6 +134,13 @@ async fn observe(session: &Session, run: &AgentRun, seen: Seen) -> Result<(Obser
         pods,
     };
     Ok((observed, hidden))
+}
+
+/// Whether the status was written from this store, at this attempt: then the operator knew of no later one.
+fn status_shows(run: &AgentRun, row: &RunRecord) -> bool {
+    let Some(status) = &run.status else { return false };
+    status.store_id.as_ref() == Some(&row.store_id.to_string())
+        && status.attempt.as_ref().is_some_and(|it| it.number == row.attempt.number)
 }
 
 /// Whether something may have to be done for an AgentApproval of the run: it asks for one, or has asked.

@@ -53,7 +53,7 @@ async fn a_new_user_finds_stops_and_continues_a_run() -> Result {
     assert_eq!(stopped["rule"], "Suspended", "{stopped}");
     let turn = run.status().await?.turn();
     let state = plugin.run(&["state", "nightly"]).await?;
-    assert!(state.contains(&format!("turn-{turn}")) || state.contains("notes"), "{state}");
+    assert!(state.contains(&format!("\"turn\":{turn}")), "{state}");
 
     plugin.run(&["resume", "nightly", "--message", "go on, with less"]).await?;
     plugin.run(&["send", "nightly", "hurry", "--topic", "pace"]).await?;
@@ -107,7 +107,7 @@ async fn a_held_run_comes_first_and_the_command_that_is_shown_lifts_it() -> Resu
     assert!(first.starts_with('!') && first.contains("held") && first.contains("EffectUnknown"), "{list}");
     let status = plugin.run(&["status", "held"]).await?;
     expect_harmless(&status)?;
-    let command = status.lines().find(|line| line.contains("settle")).unwrap_or_default();
+    let command = status.lines().find(|line| line.contains("dalsegno settle")).unwrap_or_default();
     assert!(command.contains("kubectl dalsegno settle held") && command.contains("turn-3"), "{status}");
     let before = explained(&plugin, "held").await?;
     assert_eq!(before["rule"], "Held", "{before}");
@@ -135,7 +135,7 @@ async fn a_person_decides_about_what_is_proposed_and_a_hostile_title_does_no_har
     let ctx = TestContext::new("plugin-asks").await?;
     let plugin = ctx.plugin().await?;
     let body = |cents: i64| {
-        json!({ "kind": "approval", "title": "pay \u{1b}[2J\u{1b}[31m\u{202e}005\u{202c} cents\nApproved by ann",
+        json!({ "kind": "approval", "title": "pay \u{202e}005\u{202c}\u{2066} cents",
                 "summary": "all is well\u{1b}]0;owned\u{7}\u{200b}", "proposal": { "cents": cents, "to": "\u{202e}mallory" } })
     };
     ctx.create_run(manifest(&ctx, "purchase", json!({}))).await?;
@@ -146,7 +146,7 @@ async fn a_person_decides_about_what_is_proposed_and_a_hostile_title_does_no_har
 
     let listed = plugin.run(&["approvals"]).await?;
     expect_harmless(&listed)?;
-    assert!(listed.contains(&asked.name) && listed.contains("\\u{1b}[2J"), "{listed}");
+    assert!(listed.contains(&asked.name) && listed.contains("\\u{202e}005"), "{listed}");
     let status = plugin.run(&["status", "purchase"]).await?;
     expect_harmless(&status)?;
     assert!(status.contains(&format!("kubectl dalsegno approve {}", asked.name)), "{status}");

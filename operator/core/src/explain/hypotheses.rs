@@ -1,6 +1,6 @@
 //! What only the operator knows, and the values that it may have.
 
-use dalsegno_crds::AgentRun;
+use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::checkpoint::{Checkpoint, CheckpointCorruption, LastGood};
 use dalsegno_model::{Attempt, AttemptState, BoundaryId, PriorRun, RunRecord};
 use jiff::{SignedDuration, Timestamp};
@@ -28,6 +28,8 @@ pub enum Hidden {
     Template,
     /// Pods that were seen before they were gone, and the nonce that makes a pod the attempt's.
     Pods,
+    /// Pods of attempts that the store has lost, seen before they were gone.
+    LostPods,
     /// Whether the node of the current attempt is Ready, and since when.
     Node,
     /// Whether the nodes of past attempts turned out to be lost.
@@ -46,11 +48,12 @@ pub enum Hidden {
 
 impl Hidden {
     /// Everything.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Store,
         Self::Approvals,
         Self::Template,
         Self::Pods,
+        Self::LostPods,
         Self::Node,
         Self::PastNodes,
         Self::Head,
@@ -67,6 +70,7 @@ impl Hidden {
             Self::Approvals => "whether an AgentApproval must be written first",
             Self::Template => "what the template that wrote the checkpoint says",
             Self::Pods => "whether a pod was seen that is gone by now",
+            Self::LostPods => "whether a pod of an attempt was seen that the store has lost",
             Self::Node => "whether the node is Ready",
             Self::PastNodes => "whether the node of a past attempt turns out to be lost",
             Self::Head => "whether the state at the checkpoint can be rebuilt",
@@ -98,6 +102,10 @@ pub(super) fn of(hidden: Hidden, run: &AgentRun, (world, now): (&Observed, Times
         Hidden::Approvals => Vec::new(),
         Hidden::Template => of_template(run, world, now),
         Hidden::Pods => of_pods(run, row, world),
+        Hidden::LostPods => {
+            let lost = gone_pod(run, row.attempt.number.saturating_add(1));
+            vec![changed(world, |it| it.pods.push(lost))]
+        }
         Hidden::Node => of_node(row, world, now),
         Hidden::PastNodes => of_past_nodes(row, world, now),
         Hidden::Head => of_head(row, world),
@@ -180,14 +188,21 @@ fn of_pods(run: &AgentRun, row: &RunRecord, world: &Observed) -> Vec<Hypothesis>
     let without = |it: &mut Observed| it.pods.retain(|seen| !orphaned_pods::is_current(row, seen));
     let gone = |it: &mut Observed| {
         without(it);
-        let mut pod = Pod::default();
-        pod.metadata.name = Some(worker::pod_name(&row.name, row.attempt.number));
-        pod.metadata.namespace.clone_from(&run.metadata.namespace);
-        pod.metadata.uid = Some("gone".into());
-        pod.metadata.owner_references = Some(vec![run.owner_reference()]);
-        it.pods.push(ObservedPod { gone: true, ..ObservedPod::of(pod) });
+        it.pods.push(gone_pod(run, row.attempt.number));
     };
     vec![changed(world, without), changed(world, gone)]
+}
+
+/// A pod of this attempt that was seen and is gone.
+fn gone_pod(run: &AgentRun, attempt: i32) -> ObservedPod {
+    let mut pod = Pod::default();
+    let name = run.metadata.name.as_deref().unwrap_or_default();
+    pod.metadata.name = Some(worker::pod_name(name, attempt));
+    pod.metadata.namespace.clone_from(&run.metadata.namespace);
+    pod.metadata.uid = Some("gone".into());
+    pod.metadata.labels = Some([(names::LABEL_ATTEMPT.to_owned(), attempt.to_string())].into());
+    pod.metadata.owner_references = Some(vec![run.owner_reference()]);
+    ObservedPod { gone: true, ..ObservedPod::of(pod) }
 }
 
 fn node(ready: bool, since: Timestamp) -> ObservedNode {
