@@ -40,8 +40,9 @@ fn render(run: &AgentRun, advice: &Advice, output: &mut Output) {
     headline(run, status, output);
     output.field("Agent", &agent(status));
     if let Some(checkpoint) = &status.checkpoint {
-        let at = time::of(output.now, checkpoint.created_time.as_ref());
-        output.field("Stands", &format!("after turn {}, committed {at}", checkpoint.turn));
+        let at = checkpoint.created_time.as_ref().map(|at| time::with_distance(output.now, at.0));
+        let at = at.map_or_else(String::new, |at| format!(", committed {at}"));
+        output.field("Stands", &format!("after turn {}{at}", checkpoint.turn));
     } else {
         output.field("Stands", "before its first turn");
     }
