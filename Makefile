@@ -1,7 +1,7 @@
 # The commands that people type. CI runs `make test`. Anything longer than a line is a script in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash soak upgrade fleet parked fuzz tamper bench lint generate images cluster cluster-down
+.PHONY: help demo plugin test crash soak upgrade fleet parked fuzz tamper bench lint generate images cluster cluster-down
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
@@ -11,6 +11,9 @@ help: ## print this list
 
 demo: ## evict the pod of a run and watch the run resume, on a cluster on this machine or on that of KUBECONFIG
 	@hack/demo.sh
+
+plugin: ## build the kubectl plugin and install it, so that `kubectl dalsegno` works
+	cargo install --locked --path cli
 
 test: ## run all tests, the end-to-end tests on a real cluster included; the last line is the sum
 	@hack/test.sh

@@ -22,6 +22,7 @@ mod limits;
 mod liveness;
 mod loop_detector;
 mod messages;
+mod plugin;
 mod retention;
 mod rewind;
 mod roles;

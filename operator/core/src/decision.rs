@@ -10,10 +10,13 @@ use dalsegno_model::{
 use serde_json::Value;
 
 use crate::approvals::ApprovalEffect;
+use crate::rule::Rule;
 
 /// What to do, in this order: the effects; then, if no effect returned a new result, the status; then the events.
 #[derive(Clone, Debug)]
 pub struct Decision {
+    /// The rule that it follows.
+    pub rule: Rule,
     /// The changes to make.
     pub effects: Vec<Effect>,
     /// The new status. It is written only if it differs from the current one. While results of effects are pending, it

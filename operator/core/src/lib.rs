@@ -9,6 +9,7 @@
 //! | module | policy |
 //! |---|---|
 //! | [`mod@decide`] | the order of all rules |
+//! | [`Rule`], [`mod@explain`] | the name of the rule that a decision follows, for people who see less than the operator |
 //! | `store_consistency` | whether to act on the store's answer |
 //! | [`settings`] | the value of each field: the run's, the definition's, or the built-in one |
 //! | [`evidence`] | why an attempt ended, and who caused it: the order of the evidence |
@@ -47,6 +48,7 @@ pub mod decide;
 mod decision;
 pub mod end;
 pub mod evidence;
+pub mod explain;
 mod fork;
 mod head_check;
 mod json;
@@ -61,6 +63,7 @@ pub mod remedy;
 pub mod resync;
 pub mod revision;
 mod rewind;
+mod rule;
 pub mod run_queue;
 mod run_stage;
 pub mod settings;
@@ -82,3 +85,4 @@ pub use observed::{
     ObservedNode, ObservedPod, ObservedStore, VolumeProblem,
 };
 pub use pod_create_error::{NamespaceQuota, PodCreateError};
+pub use rule::Rule;

@@ -12,8 +12,8 @@ use crate::aggregated::paths;
 use crate::extractors::{Document, Door, RUNS};
 use crate::gateway::Gateway;
 use crate::handlers::{
-    attach, audit, calls, commit, events, export, finish, heartbeat, messages, park, proposal, records,
-    state, turns, waits,
+    attach, audit, calls, commit, events, export, facts, finish, heartbeat, messages, park, proposal,
+    records, state, turns, waits,
 };
 use crate::middleware::{self, Observer};
 use crate::response::ApiProblem;
@@ -72,6 +72,7 @@ fn route_table() -> Vec<Route> {
         user("calls", get(calls::list)),
         user("turns", get(turns::turns)),
         user("log", get(events::log)),
+        user("facts", get(facts::facts)),
     ]
 }
 

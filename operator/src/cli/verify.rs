@@ -3,8 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use dalsegno_core::text::counted;
 use dalsegno_model::PayloadLoss;
 use dalsegno_proof::verify;
@@ -87,27 +85,9 @@ fn reject_bundle_flags(turn: Option<i32>, public_key: Option<PublicKey>) -> anyh
 /// Checks a bundle: signature, digest, chains and counts. Then prints the state after `turn`, if given.
 fn verify_bundle(path: &Path, key: Option<PublicKey>, turn: Option<i32>) -> anyhow::Result<()> {
     let open = || std::fs::File::open(path).with_context(|| format!("opening {}", path.display()));
-    let report = bundle::verify(std::io::BufReader::new(open()?), key).context("reading the bundle")?;
-    for problem in &report.problems {
-        print_line!("{problem}");
-    }
-    print_line!(
-        "run {}: {}, {}, {}, {}: {}",
-        report.run,
-        counted(report.boundaries, "boundary", "boundaries"),
-        counted(report.events, "event", "events"),
-        counted(report.calls, "call", "calls"),
-        counted(report.audit, "audit row", "audit rows"),
-        counted(report.problems.len(), "problem", "problems")
-    );
-    if report.shredded {
-        print_line!("the run was shredded before it was exported: its payloads are not in the bundle");
-    }
-    if let Some(named) = report.public_key {
-        let trust = if key.is_some() { "" } else { " (named by the bundle itself: compare it)" };
-        print_line!("public key {}{trust}", STANDARD.encode(named));
-    }
-    if !report.problems.is_empty() {
+    let verified = bundle::verify(std::io::BufReader::new(open()?), key).context("reading the bundle")?;
+    verified.report(key.is_some()).iter().for_each(|line| print_line!("{line}"));
+    if !verified.problems.is_empty() {
         bail!("the bundle differs from what was written");
     }
     if let Some(turn) = turn {

@@ -4,6 +4,7 @@ mod finish;
 mod fork;
 mod plan;
 mod reserved;
+mod rule_of;
 mod start;
 mod supervise;
 
@@ -35,10 +36,12 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let row = consistency.row();
     let approvals = plan_approvals(run, observed, &consistency, now);
     // Both kinds of plans may change the row. The next decision sees the results of the first.
-    let Plan { mut effects, stage, requeue } = match approvals.effects.is_empty() {
+    let plan = match approvals.effects.is_empty() {
         true => plan(run, observed, &consistency, now),
         false => Plan { effects: approvals.effects, stage: RunStage::EffectsPending, requeue: None },
     };
+    let rule = rule_of::rule_of(&plan, row);
+    let Plan { mut effects, stage, requeue } = plan;
     if let Some(row) = row.filter(|_| stage != RunStage::EffectsPending) {
         // The definition may say how many pods to keep. Without it, no ended pod is deleted.
         let keep = match observed.agent() {
@@ -61,7 +64,7 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
     let requeue =
         requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).chain(approvals.requeue).min();
-    Decision { effects, status, announcement, events, requeue }
+    Decision { rule, effects, status, announcement, events, requeue }
 }
 
 /// The hold of the run, unless it was announced. A hold that ends by itself and comes back is one hold; another hold has

@@ -7,6 +7,7 @@ pub(crate) mod commit;
 pub(crate) mod event_stream;
 pub(crate) mod events;
 pub(crate) mod export;
+pub(crate) mod facts;
 pub(crate) mod finish;
 pub(crate) mod heartbeat;
 pub(crate) mod messages;

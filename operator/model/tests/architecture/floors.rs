@@ -7,6 +7,7 @@ use super::{Package, packages};
 /// Every crate and its floor. A crate may use only crates on lower floors.
 const FLOORS: &[(&str, u8)] = &[
     ("dalsegno", 3),
+    ("kubectl-dalsegno", 3),
     ("dalsegno-e2e", 3),
     ("dalsegno-e2e-agent", 3),
     ("dalsegno-example", 3),
@@ -36,6 +37,18 @@ const SIDEWAYS: &[(&str, &[&str])] = &[
 const ONLY: &[(&str, &[&str])] = &[
     ("dalsegno-core", &["dalsegno-crds", "dalsegno-model", "dalsegno-protocol"]),
     ("dalsegno-sdk", &["dalsegno-protocol"]),
+    // Neither the operator, nor the gateway, nor an engine of the store.
+    (
+        "kubectl-dalsegno",
+        &[
+            "dalsegno-core",
+            "dalsegno-crds",
+            "dalsegno-format",
+            "dalsegno-model",
+            "dalsegno-proof",
+            "dalsegno-protocol",
+        ],
+    ),
     ("dalsegno-example", &["dalsegno-sdk"]),
     ("dalsegno-e2e", &["dalsegno-crds", "dalsegno-protocol", "dalsegno-sdk"]),
     ("dalsegno-e2e-agent", &["dalsegno-sdk", "dalsegno-protocol"]),

@@ -2,6 +2,8 @@
 
 use std::io::{self, BufRead, Read as _};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use dalsegno_format::codec::LIMIT;
 use dalsegno_model::Digest;
 use dalsegno_model::read_transaction::RunHead;
@@ -44,6 +46,38 @@ pub struct Verified {
     pub shredded: bool,
     /// The problems that were found.
     pub problems: Vec<Problem>,
+}
+
+impl Verified {
+    /// The result for people: each problem, what was checked, and the key. `is_trusted`: the caller has named the key.
+    pub fn report(&self, is_trusted: bool) -> Vec<String> {
+        let counted =
+            |number: i64, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
+        let problems = i64::try_from(self.problems.len()).unwrap_or(i64::MAX);
+        let boundaries = match self.boundaries {
+            1 => "1 boundary".to_owned(),
+            number => format!("{number} boundaries"),
+        };
+        let mut lines: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+        lines.push(format!(
+            "run {}: {boundaries}, {}, {}, {}: {}",
+            self.run,
+            counted(self.events, "event"),
+            counted(self.calls, "call"),
+            counted(self.audit, "audit row"),
+            counted(problems, "problem")
+        ));
+        if self.shredded {
+            lines.push(
+                "the run was shredded before it was exported: its payloads are not in the bundle".to_owned(),
+            );
+        }
+        if let Some(named) = self.public_key {
+            let trust = if is_trusted { "" } else { " (named by the bundle itself: compare it)" };
+            lines.push(format!("public key {}{trust}", STANDARD.encode(named)));
+        }
+        lines
+    }
 }
 
 /// Verifies the signature, digest, chains and counts of a bundle. `key` is the key that must have signed it; without

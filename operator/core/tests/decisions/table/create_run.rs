@@ -1,6 +1,6 @@
 //! Creation of a run in the store, and the consistency of the store.
 
-use dalsegno_core::{Announcement, EffectResult};
+use dalsegno_core::{Announcement, EffectResult, Rule};
 use dalsegno_crds::ConditionType::{Finished, Held, Ready, Stalled, WorkerReady};
 use dalsegno_crds::{Reason, Summary};
 use dalsegno_model::{Lifecycle, RunOutcome};
@@ -159,7 +159,9 @@ fn store_answers() -> Vec<Case> {
         case(
             "a held run stays held while the store is unavailable",
             run().reserved(4).crashes(3, 3).status_written().store_unavailable(),
-            expect_status(Summary::Held, Reason::RecoveryLoop).condition(Held, "True", Reason::RecoveryLoop),
+            expect_status(Summary::Held, Reason::RecoveryLoop)
+                .condition(Held, "True", Reason::RecoveryLoop)
+                .follows(Rule::StoreUnavailable),
         ),
         case(
             "a different store is not changed",
@@ -268,12 +270,15 @@ fn finished_runs() -> Vec<Case> {
         case(
             "an end in the status is kept while the store is unavailable",
             written().store_unavailable(),
-            expect_status(Summary::Succeeded, Reason::Completed).requeue_after(60).events(&[]),
+            expect_status(Summary::Succeeded, Reason::Completed)
+                .follows(Rule::EndedElsewhere)
+                .requeue_after(60)
+                .events(&[]),
         ),
         case(
             "an end in the status is kept with a different store",
             written().status_knows_store(Uuid::from_u128(7)),
-            expect_status(Summary::Succeeded, Reason::Completed).condition(
+            expect_status(Summary::Succeeded, Reason::Completed).follows(Rule::EndedElsewhere).condition(
                 Finished,
                 "True",
                 Reason::Completed,
@@ -282,12 +287,12 @@ fn finished_runs() -> Vec<Case> {
         case(
             "an ended run is not created again in a store that lost it",
             written().not_in_store(),
-            expect_status(Summary::Succeeded, Reason::Completed),
+            expect_status(Summary::Succeeded, Reason::Completed).follows(Rule::EndedElsewhere),
         ),
         case(
             "an end in the status is kept if the store does not know of it",
             run().attached(2).head(9).status_knows(2, 9, 90).status_succeeded().pod(pod(2).terminated(0)),
-            expect_status(Summary::Succeeded, Reason::Completed).condition(
+            expect_status(Summary::Succeeded, Reason::Completed).follows(Rule::EndedElsewhere).condition(
                 Finished,
                 "True",
                 Reason::Completed,

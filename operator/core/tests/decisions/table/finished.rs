@@ -1,5 +1,6 @@
 //! Ended runs, retention, and orphaned pods.
 
+use dalsegno_core::Rule;
 use dalsegno_crds::ConditionType::{Finished, Held, Ready, Stalled, Succeeded};
 use dalsegno_crds::{Reason, Summary};
 use dalsegno_model::RunOutcome::{Failed, Succeeded as Done};
@@ -190,7 +191,7 @@ fn times_to_live() -> Vec<Case> {
         case(
             "a run is not deleted while the store is unavailable",
             done(100).spec(ttl(100)).status_written().store_unavailable(),
-            succeeded().requeue_after(60),
+            succeeded().requeue_after(60).follows(Rule::EndedElsewhere),
         ),
     ]
 }

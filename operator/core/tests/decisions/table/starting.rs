@@ -3,7 +3,7 @@
 use dalsegno_crds::ConditionType::{Ready, Reconciling, WorkerReady};
 use dalsegno_crds::{Cause, EventReason, Reason, Summary};
 
-use dalsegno_core::Observed;
+use dalsegno_core::{Observed, Rule};
 use dalsegno_model::Class::{Crash, Neutral};
 use serde_json::json;
 
@@ -310,7 +310,10 @@ fn the_steps_of_a_fast_start_need_one_status_write() {
         case(
             "the status of a known attempt is kept while its start is in progress",
             started_after_backoff(1).pod(pod(2)),
-            expect_status(Summary::BackingOff, Reason::OutOfMemory).events(&[]).requeue_after(1),
+            expect_status(Summary::BackingOff, Reason::OutOfMemory)
+                .events(&[])
+                .requeue_after(1)
+                .follows(Rule::Starting),
         ),
         case(
             "after 2 s without a step the status is written",

@@ -1,0 +1,212 @@
+//! The doors to what a run has committed. Both have the same documents, by the same names and the same rights.
+//!
+//! - The *aggregated API* of the API server needs nothing but a kubeconfig. It exists once it is registered.
+//! - The *gateway* needs a port-forward to its pod, and the token of a ServiceAccount: a person's own token is for the API
+//!   server alone.
+
+mod aggregated;
+mod answer;
+mod forward;
+mod gateway;
+
+use dalsegno_crds::names::SUBRESOURCES_GROUP;
+use http::Method;
+use http_body_util::BodyExt as _;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::args::DoorChoice;
+use crate::failure::{Exit, Failure, Result};
+use crate::session::Session;
+use answer::{Answer, Body};
+
+/// Largest answer that is read at once.
+const LARGEST_ANSWER: usize = 256 << 20;
+
+/// An open door.
+pub struct Door {
+    way: Way,
+    namespace: String,
+}
+
+enum Way {
+    Aggregated(kube::Client),
+    Gateway(Box<gateway::Gateway>),
+}
+
+/// A document of a run: the subresource, and what is asked of it.
+pub struct Document<'a> {
+    /// Name of the AgentRun.
+    pub run: &'a str,
+    /// The subresource, such as `state`.
+    pub name: &'a str,
+    /// Query parameters.
+    pub query: Vec<(&'static str, String)>,
+}
+
+impl<'a> Document<'a> {
+    /// A document without parameters.
+    pub fn new(run: &'a str, name: &'a str) -> Self {
+        Self { run, name, query: Vec::new() }
+    }
+
+    /// Adds a parameter.
+    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.query.push((name, value.to_string()));
+        self
+    }
+
+    /// Adds a parameter if there is a value.
+    pub fn with_some(self, name: &'static str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    fn path_and_query(&self, prefix: &str, namespace: &str) -> String {
+        let Self { run, name, query } = self;
+        let pairs: Vec<_> =
+            query.iter().map(|(key, value)| format!("{key}={}", percent_encoded(value))).collect();
+        let query = if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) };
+        format!(
+            "{prefix}/namespaces/{}/agentruns/{}/{name}{query}",
+            percent_encoded(namespace),
+            percent_encoded(run)
+        )
+    }
+}
+
+impl Door {
+    /// Opens the door that the user has chosen, or the first one that is there.
+    pub async fn open(session: &Session) -> Result<Self> {
+        let namespace = session.namespace.clone();
+        let is_registered = match session.global.door {
+            DoorChoice::Gateway => false,
+            DoorChoice::Aggregated | DoorChoice::Auto => aggregated::is_registered(&session.client).await?,
+        };
+        let way = match session.global.door {
+            _ if is_registered => Way::Aggregated(session.client.clone()),
+            DoorChoice::Aggregated => {
+                return Err(Failure::new(
+                    Exit::NoDoor,
+                    format!("the API group {SUBRESOURCES_GROUP} is not registered in this cluster"),
+                    "use `--door gateway`, or ask an administrator to set peopleApi.aggregated of the chart",
+                ));
+            }
+            DoorChoice::Auto | DoorChoice::Gateway => {
+                Way::Gateway(Box::new(gateway::Gateway::find(session).await?))
+            }
+        };
+        Ok(Self { way, namespace })
+    }
+
+    /// Reads a document.
+    pub async fn get<T: DeserializeOwned>(&self, document: &Document<'_>) -> Result<T> {
+        let text = self.read(Method::GET, document, String::new()).await?;
+        parse(document, &text)
+    }
+
+    /// Sends a document.
+    pub async fn post<T: DeserializeOwned>(
+        &self,
+        document: &Document<'_>,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        let body = serde_json::to_string(body).map_err(|error| {
+            Failure::new(
+                Exit::Failed,
+                format!("the request cannot be written: {error}"),
+                "check what you send",
+            )
+        })?;
+        let text = self.read(Method::POST, document, body).await?;
+        parse(document, &text)
+    }
+
+    /// Reads a document that may be large, piece by piece.
+    pub async fn stream(&self, document: &Document<'_>, mut sink: impl FnMut(&[u8]) -> Result) -> Result {
+        let mut body = self.send(Method::GET, document, String::new()).await?;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| broken_off(document, &*error))?;
+            if let Some(data) = frame.data_ref() {
+                sink(data)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(&self, method: Method, document: &Document<'_>, body: String) -> Result<Vec<u8>> {
+        let body = self.send(method, document, body).await?;
+        let limited = http_body_util::Limited::new(body, LARGEST_ANSWER);
+        let collected = limited.collect().await.map_err(|error| broken_off(document, &*error))?;
+        Ok(collected.to_bytes().to_vec())
+    }
+
+    /// Sends a request. An answer that is an error becomes a failure.
+    async fn send(&self, method: Method, document: &Document<'_>, body: String) -> Result<Body> {
+        let answer = match &self.way {
+            Way::Aggregated(client) => {
+                let path = document.path_and_query(aggregated::PREFIX, &self.namespace);
+                aggregated::send(client, method, &path, body).await?
+            }
+            Way::Gateway(gateway) => {
+                let path = document.path_and_query(gateway::PREFIX, &self.namespace);
+                gateway.send(method, &path, body).await?
+            }
+        };
+        let Answer { status, body } = answer;
+        if status.is_success() {
+            return Ok(body);
+        }
+        let text = http_body_util::Limited::new(body, 1 << 20).collect().await.map(|it| it.to_bytes());
+        Err(answer::failure(document, &self.namespace, (status, &text.unwrap_or_default())))
+    }
+}
+
+fn parse<T: DeserializeOwned>(document: &Document<'_>, text: &[u8]) -> Result<T> {
+    serde_json::from_slice(text).map_err(|error| {
+        Failure::new(
+            Exit::Failed,
+            format!("the answer to {} cannot be read: {error}", document.name),
+            "use the plugin of the version that is installed in the cluster",
+        )
+    })
+}
+
+fn broken_off(document: &Document<'_>, error: &dyn std::error::Error) -> Failure {
+    let why = crate::failure::chain(error);
+    Failure::new(
+        Exit::Unavailable,
+        format!("the answer to {} broke off: {why}", document.name),
+        "repeat the command in a few seconds",
+    )
+}
+
+/// Encodes everything but letters, digits and `-._~`.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => encoded.push(byte.into()),
+            byte => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_can_leave_neither_its_run_nor_its_namespace() {
+        let document = Document::new("../../secrets", "state").with("turn", 7).with("wait", "a b&c=é");
+        assert_eq!(
+            document.path_and_query("/v1", "shop"),
+            "/v1/namespaces/shop/agentruns/..%2F..%2Fsecrets/state?turn=7&wait=a%20b%26c%3D%C3%A9"
+        );
+        let plain = Document::new("nightly", "facts").with_some("turn", None::<i32>);
+        assert_eq!(plain.path_and_query("/v1", "shop"), "/v1/namespaces/shop/agentruns/nightly/facts");
+    }
+}
