@@ -13,12 +13,13 @@ const PAYLOADS: &str = "subresources.dalsegno.dev";
 const READ: &[&str] = &["get", "list", "watch"];
 const VERBS: [&str; 9] =
     ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "approve"];
-const SUBRESOURCES: [&str; 13] = [
+const SUBRESOURCES: [&str; 14] = [
     "audit",
     "calls",
     "checkpoint",
     "events",
     "export",
+    "facts",
     "log",
     "memory-delta",
     "messages",
@@ -57,6 +58,7 @@ fn all() -> Vec<Right> {
 /// What a role may do, and nothing else.
 fn expected(role: &str) -> BTreeSet<Right> {
     let mut expected = rights(KINDS, &["agentruns", "agentdefinitions"], READ);
+    expected.extend(rights(PAYLOADS, &["agentruns/facts"], &["get"]));
     match role {
         "viewer" => {}
         "inspector" => {

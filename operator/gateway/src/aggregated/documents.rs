@@ -30,6 +30,7 @@ pub(crate) const SUBRESOURCES: &[Subresource] = &[
     subresource("checkpoint", "AgentRunCheckpoint", &["get"]),
     subresource("events", "AgentRunEvents", &["get"]),
     subresource("export", "AgentRunExport", &["get"]),
+    subresource("facts", "AgentRunFacts", &["get"]),
     subresource("log", "AgentRunLog", &["get"]),
     subresource("memory-delta", "AgentRunMemoryDelta", &["get"]),
     subresource("messages", "AgentRunMessages", &["create", "get"]),

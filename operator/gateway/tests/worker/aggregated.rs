@@ -51,6 +51,7 @@ async fn both_doors_answer_the_same() {
         "checkpoint",
         "events",
         "events?from=2",
+        "facts",
         "log",
         "log?from=2",
         "calls",
