@@ -110,10 +110,14 @@ pub(crate) fn stored_record(row: &impl Columns, cipher: &PayloadCipher) -> DbRes
 fn forked_from(row: &impl Columns) -> DbResult<Option<ForkedFrom>> {
     let (run, turn) = (Option::read(row, "forked_run")?, Option::read(row, "forked_turn")?);
     let content_hash = optional_digest(row, "forked_hash")?;
-    Ok(match (run, turn, content_hash) {
-        (Some(run), Some(turn), Some(content_hash)) => Some(ForkedFrom { run, turn, content_hash }),
-        _ => None,
-    })
+    if (run, turn, content_hash) == (None, None, None) {
+        return Ok(None);
+    }
+    Ok(Some(ForkedFrom {
+        run: run.unwrap_or_default(),
+        turn: turn.unwrap_or_default(),
+        content_hash: content_hash.unwrap_or_default(),
+    }))
 }
 
 fn optional_digest(row: &impl Columns, column: &str) -> DbResult<Option<Digest>> {
