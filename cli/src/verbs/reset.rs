@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use dalsegno_core::remedy::takes_fresh_budget;
 use dalsegno_core::text::counted;
-use dalsegno_crds::{AgentRun, Reason, Summary};
+use dalsegno_crds::{AgentRun, ConditionType, Reason, Summary};
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch};
 use serde_json::json;
@@ -22,6 +23,9 @@ use crate::verbs::list::decisive;
 
 /// Pause between two looks at the runs of a step.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// A run whose worker has lasted so long counts as free, although it has committed no turn yet.
+const PROVEN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Resets one run, or many.
 pub async fn run(session: &Session, args: &ResetArgs, output: &mut Output) -> Result {
@@ -203,7 +207,7 @@ fn preview(found: &[AgentRun], args: &ResetArgs, output: &mut Output) -> Result 
     Ok(())
 }
 
-/// Waits until no run of a step is held any more, and each has a worker or has ended.
+/// Waits until each run of a step has made progress, has had a worker for a while, waits or has ended.
 async fn await_step(
     session: &Session,
     step: &[AgentRun],
@@ -228,7 +232,7 @@ async fn await_step(
             let now = now.map_err(|error| Failure::of_api("reading the AgentRun", &error))?;
             // A run that was deleted meanwhile is no reason to stop.
             let Some(now) = now else { continue };
-            match progress(before, &now) {
+            match progress(before, &now, Timestamp::now()) {
                 Progress::HeldAgain => {
                     let reason = held_reason(&now).map_or("", |it| it.as_str());
                     return Err(stopped(
@@ -258,7 +262,7 @@ enum Progress {
     HeldAgain,
 }
 
-fn progress(reset: &AgentRun, now: &AgentRun) -> Progress {
+fn progress(reset: &AgentRun, now: &AgentRun, time: Timestamp) -> Progress {
     let granted = reset.spec.recovery.as_ref().and_then(|it| it.reset_generation);
     let status = now.status.clone().unwrap_or_default();
     let observed = status.recovery.as_ref().and_then(|it| it.observed_reset_generation);
@@ -268,15 +272,19 @@ fn progress(reset: &AgentRun, now: &AgentRun) -> Progress {
     match status.summary {
         Some(Summary::Held) => Progress::HeldAgain,
         Some(
-            Summary::Running
-            | Summary::Waiting
-            | Summary::Suspended
-            | Summary::Succeeded
-            | Summary::Failed
-            | Summary::Cancelled,
+            Summary::Waiting | Summary::Suspended | Summary::Succeeded | Summary::Failed | Summary::Cancelled,
         ) => Progress::Free,
+        Some(Summary::Running) => {
+            let since = runs::condition(now, ConditionType::WorkerReady).map(|it| it.last_transition_time.0);
+            let has_lasted = since.is_some_and(|since| time.duration_since(since) >= PROVEN);
+            if has_lasted || turn(now) > turn(reset) { Progress::Free } else { Progress::NotYet }
+        }
         Some(Summary::Pending | Summary::Starting | Summary::BackingOff) | None => Progress::NotYet,
     }
+}
+
+fn turn(run: &AgentRun) -> i32 {
+    run.status.as_ref().and_then(|it| it.checkpoint.as_ref()).map_or(0, |it| it.turn)
 }
 
 #[cfg(test)]
@@ -337,15 +345,29 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_free_once_it_has_seen_the_budget_and_is_not_held() {
-        let reset = run(json!({}), 2);
+    fn a_run_is_free_once_it_has_seen_the_budget_and_goes_on() {
+        let reset = run(json!({ "checkpoint": { "turn": 3, "eventPosition": 3 } }), 2);
+        let now: Timestamp = "2026-11-26T12:00:00Z".parse().unwrap();
+        let progress = |reset: &AgentRun, seen: &AgentRun| progress(reset, seen, now);
+        let running = |turn: i32, since: &str| {
+            let ready = json!({ "type": "WorkerReady", "status": "True", "reason": "Attached", "message": "",
+                                "lastTransitionTime": since });
+            run(
+                json!({ "summary": "Running", "recovery": { "observedResetGeneration": 2 }, "conditions": [ready],
+                        "checkpoint": { "turn": turn, "eventPosition": 3 } }),
+                2,
+            )
+        };
+        assert_eq!(progress(&reset, &running(3, "2026-11-26T11:59:55Z")), Progress::NotYet);
+        assert_eq!(progress(&reset, &running(3, "2026-11-26T11:59:30Z")), Progress::Free);
+        assert_eq!(progress(&reset, &running(4, "2026-11-26T11:59:55Z")), Progress::Free);
         let seen = |summary: &str, observed: i64| {
             run(json!({ "summary": summary, "recovery": { "observedResetGeneration": observed } }), 2)
         };
         assert_eq!(progress(&reset, &seen("Held", 1)), Progress::NotYet);
         assert_eq!(progress(&reset, &seen("Held", 2)), Progress::HeldAgain);
         assert_eq!(progress(&reset, &seen("Starting", 2)), Progress::NotYet);
-        assert_eq!(progress(&reset, &seen("Running", 2)), Progress::Free);
+        assert_eq!(progress(&reset, &seen("Waiting", 2)), Progress::Free);
     }
 
     #[test]
