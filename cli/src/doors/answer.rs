@@ -7,7 +7,7 @@ use http::StatusCode;
 use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::Value;
 
-use super::Document;
+use super::document::Document;
 use crate::failure::{Exit, Failure};
 
 /// Any error of a body.
