@@ -201,3 +201,23 @@ async fn only_the_current_worker_may_read_a_checkpoint() {
     ctx.lose_pod(1).await;
     assert_eq!(ctx.get("checkpoint").await.code(), "FENCED");
 }
+
+#[tokio::test]
+async fn the_facts_of_a_run_are_its_row_without_what_its_worker_has_written() {
+    let ctx = three_turns().await;
+    let claim = json!({ "claimId": Uuid::from_u128(7), "policy": "ask", "key": "secret-key" });
+    ctx.post("calls/pay/claim", claim.to_string()).await.ok();
+    let facts = ctx.read("ada", "shop/agentruns/nightly/facts").await;
+    facts.ok();
+    let found: dalsegno_model::Facts = serde_json::from_str(&facts.text).unwrap();
+    assert_eq!((found.run.name.as_str(), found.run.head.map(|head| head.turn)), ("nightly", Some(3)));
+    assert!(found.calls_to_settle.is_empty(), "the call is of the current attempt");
+    for secret in ["secret-key", "event 3", "nonce"] {
+        assert!(!facts.text.contains(secret), "{secret}: {}", facts.text);
+    }
+    ctx.lose_pod(1).await;
+    let facts = ctx.read("ada", "shop/agentruns/nightly/facts").await;
+    let found: dalsegno_model::Facts = serde_json::from_str(&facts.text).unwrap();
+    assert_eq!(found.calls_to_settle, ["pay"]);
+    assert_eq!(ctx.read("ada", "shop/agentruns/nightly/facts?turn=1").await.code(), "INVALID");
+}
