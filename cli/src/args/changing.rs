@@ -91,7 +91,7 @@ pub struct RewindArgs {
     /// Name of the AgentRun.
     pub run: String,
     /// The turn to go back to. The later ones are undone.
-    #[arg(long = "to", value_name = "TURN", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long = "to", value_name = "TURN", value_parser = clap::value_parser!(i32).range(1..))]
     pub to_turn: i32,
     /// Accept that this call of an undone turn may take effect again; may be repeated.
     #[arg(long = "accept-effect", value_name = "CALL")]
