@@ -32,9 +32,13 @@ const NO_ANSWER: &str = "no answer yet";
 
 /// Every turn is one second. No run ends by itself.
 fn agent(n: usize) -> Agent {
-    let agent = Agent::new(json!({ "turns": 100_000, "turnSeconds": 1, "goal": "TLS" }))
-        .spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
-    if n.is_multiple_of(2) { agent } else { agent.container(json!({ "image": PYTHON_IMAGE })) }
+    let mut script = json!({ "turns": 100_000, "turnSeconds": 1 });
+    let is_python = !n.is_multiple_of(2);
+    if is_python {
+        script["goal"] = "TLS".into();
+    }
+    let agent = Agent::new(script).spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
+    if is_python { agent.container(json!({ "image": PYTHON_IMAGE })) } else { agent }
 }
 
 /// The operator's CA, what the gateway serves, and what workers trust.

@@ -241,7 +241,8 @@ async fn only_paths_with_exactly_the_segments_that_the_api_server_has_authorized
     // A method that the API server has authorized as another verb changes nothing.
     for method in ["PUT", "PATCH", "DELETE", "OPTIONS"] {
         let headers = [("x-remote-user", "ada")];
-        let answer = server.client().send(method, &format!("{RUN}/messages"), &headers, "{}").await.unwrap();
+        let answer =
+            server.client().send((method, &format!("{RUN}/messages")), &headers, "{}").await.unwrap();
         assert_eq!(answer.status, 404, "{method}");
     }
 }
@@ -275,14 +276,14 @@ async fn a_person_writes_with_the_audit_id_of_the_api_server_and_a_pod_of_the_ru
     let headers = [("x-remote-user", "ada"), ("audit-id", "5f0e-1")];
     let client = server.client();
     let message = json!({ "id": "a", "value": "hello" }).to_string();
-    let sent = client.send("POST", &format!("{RUN}/messages"), &headers, &message).await.unwrap();
+    let sent = client.send(("POST", &format!("{RUN}/messages")), &headers, &message).await.unwrap();
     assert_eq!((sent.status, sent.json()["result"].as_str()), (200, Some("ok")), "{sent:?}");
     let again = [("x-remote-user", "ada"), ("audit-id", "5f0e-2")];
-    let again = client.send("POST", &format!("{RUN}/messages"), &again, &message).await.unwrap();
+    let again = client.send(("POST", &format!("{RUN}/messages")), &again, &message).await.unwrap();
     assert_eq!(again.json()["result"], "duplicate");
     let settle =
         json!({ "call": "pay", "outcome": "completed", "reason": "it is in the ledger" }).to_string();
-    let settled = client.send("POST", &format!("{RUN}/settle"), &headers, &settle).await.unwrap();
+    let settled = client.send(("POST", &format!("{RUN}/settle")), &headers, &settle).await.unwrap();
     assert_eq!(settled.status, 200, "{settled:?}");
 
     let audited: Vec<(String, Value)> = ctx
@@ -301,7 +302,7 @@ async fn a_person_writes_with_the_audit_id_of_the_api_server_and_a_pod_of_the_ru
         ("x-remote-user", "system:serviceaccount:shop:default"),
         ("x-remote-extra-authentication.kubernetes.io%2fpod-uid", "pod-2"),
     ];
-    let refused = client.send("POST", &format!("{RUN}/messages"), &pod, &message).await.unwrap();
+    let refused = client.send(("POST", &format!("{RUN}/messages")), &pod, &message).await.unwrap();
     assert_eq!((refused.status, refused.json()["reason"].as_str()), (403, Some("Forbidden")));
 }
 

@@ -217,20 +217,19 @@ impl Client {
     }
 
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> io::Result<Answer> {
-        self.send("GET", path, headers, "").await
+        self.send(("GET", path), headers, "").await
     }
 
-    /// Sends exactly this path, without any change to it.
+    /// Sends exactly this method and path, without any change to it.
     pub async fn send(
         &self,
-        method: &str,
-        path: &str,
+        target: (&str, &str),
         headers: &[(&str, &str)],
         body: &str,
     ) -> io::Result<Answer> {
         let mut connection = self.connect().await?;
         let headers: Vec<_> = headers.iter().copied().chain([("connection", "close")]).collect();
-        connection.request(method, path, &headers, body).await?;
+        connection.request(target, &headers, body).await?;
         let mut bytes = Vec::new();
         // A listener that ends without a TLS alert after its answer has answered.
         let read = connection.0.read_to_end(&mut bytes).await;
@@ -249,7 +248,7 @@ impl Connection {
 
     /// `GET` on a connection that stays open. The answer must have a length.
     pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> io::Result<Answer> {
-        self.request("GET", path, headers, "").await?;
+        self.request(("GET", path), headers, "").await?;
         let mut bytes = Vec::new();
         loop {
             if self.0.read_buf(&mut bytes).await? == 0 {
@@ -266,8 +265,7 @@ impl Connection {
 
     async fn request(
         &mut self,
-        method: &str,
-        path: &str,
+        (method, path): (&str, &str),
         headers: &[(&str, &str)],
         body: &str,
     ) -> io::Result<()> {
