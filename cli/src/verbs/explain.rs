@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use dalsegno_core::explain::{Explanation, Hidden, describe, explain};
 use dalsegno_core::version::Templates;
-use dalsegno_core::{CliLocation, Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore};
+use dalsegno_core::{
+    CliLocation, GatewayAddress, Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore,
+};
 use dalsegno_crds::{AgentDefinition, AgentRun, names};
 use dalsegno_model::{Facts, Lifecycle, PriorRun, RunRecord};
 use dalsegno_protocol::WaitKind;
@@ -129,7 +131,9 @@ async fn observe(session: &Session, run: &AgentRun, seen: Seen) -> Result<(Obser
         calls_to_settle: Some(calls_to_settle),
         approvals: None,
         cli: CliLocation::Pod { namespace: operator_namespace(session) },
-        gateway_url: String::new(),
+        gateway: GatewayAddress::default(),
+        fork: None,
+        step_back_refused: false,
         store,
         pods,
     };

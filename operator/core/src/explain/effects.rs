@@ -25,6 +25,9 @@ pub fn describe(effect: &Effect) -> String {
         Effect::ReadCallsToSettle(_) => "read the calls that a person must settle".to_owned(),
         Effect::VerifyHead(_) => "verify that the state at the checkpoint can be rebuilt".to_owned(),
         Effect::Rewind(_, rewind) => format!("go back to {}", rewind.to),
+        Effect::RequestRewind(_, request) => format!("go back to the end of turn {}", request.to_turn),
+        Effect::StepBack(..) => "go back one turn before the last try".to_owned(),
+        Effect::Fork(..) => "copy a part of the other run".to_owned(),
         Effect::CreateWorker { attempt, .. } => format!("create the pod of attempt {attempt}"),
         Effect::RecordPod { attempt, pod, .. } => format!("record the pod {} of attempt {attempt}", pod.name),
         Effect::RecordScheduled { attempt, node, .. } => {

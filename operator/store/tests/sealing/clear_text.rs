@@ -172,6 +172,7 @@ async fn canary_writes(cx: &TestContext, worker: &Worker) {
         topic: Some(CANARY.into()),
         value: json(&format!("{CANARY:?}")),
         author: CANARY.into(),
+        audit_id: None,
     };
     assert!(matches!(cx.send_message(&message).await.unwrap(), Sent::Ok(_)));
     let claim = cx.start_call(worker, &format!("{CANARY} claimed"), Policy::Probe).await;
