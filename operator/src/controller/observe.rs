@@ -62,10 +62,16 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         queue_position: queue_position(ctx, run, &key, max_concurrent_runs),
         name_taken: None,
         calls_to_settle: None,
-        approvals: Some(ObservedApprovals::cached(ctx.approvals.of(&uid), ctx.policies.state())),
+        approvals: Some(observe_approvals(ctx, &uid)),
         cli: ctx.cli.clone(),
         gateway_url: ctx.gateway_url.clone(),
     })
+}
+
+/// What the caches know of the run's AgentApprovals.
+fn observe_approvals(ctx: &Context, uid: &str) -> ObservedApprovals {
+    let (objects, over) = ctx.approvals.of(uid);
+    ObservedApprovals { over, ..ObservedApprovals::cached(objects, ctx.policies.state()) }
 }
 
 /// Where a pod and a node are observed.

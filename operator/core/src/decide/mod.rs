@@ -20,7 +20,7 @@ use crate::observed::Observed;
 use crate::orphaned_pods;
 use crate::recovery::Hold;
 use crate::run_stage::{RunStage, ready_until};
-use crate::settings::Settings;
+use crate::settings::{Settings, needs_four_eyes};
 use crate::status::{self, StatusInput, events};
 use crate::store_consistency::{self, StoreConsistency};
 
@@ -100,7 +100,7 @@ fn plan_approvals(
 ) -> approvals::ApprovalPlan {
     match (consistency, &observed.approvals) {
         (StoreConsistency::Row(row), Some(approvals)) if observed.agent().is_some() => {
-            let four_eyes = Settings::of(run, &observed.agent).four_eyes;
+            let four_eyes = needs_four_eyes(run, &observed.agent);
             approvals::plan(&approvals::Facts { run, row, approvals, four_eyes, now })
         }
         (StoreConsistency::Row(_) | StoreConsistency::Unknown(_) | StoreConsistency::NewRun, _)
