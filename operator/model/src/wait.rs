@@ -1,12 +1,13 @@
 //! Waits: what a run waits for, and how it parks on that.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use dalsegno_protocol::{OnTimeout, ParkMode, RawValue, WaitKind, WaitOutcome, WaitState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, RunId, RunRecord, millis};
+use crate::{Digest, Error, Result, RunId, RunRecord, millis};
 
 /// From this park in a row without progress the next pod waits.
 const FREE_PARKS: i32 = 2;
@@ -101,6 +102,25 @@ pub enum WaitPolled {
     NoSuchWait,
     /// The capability is not the current epoch's, or there is no such run.
     Fenced,
+    /// Its answer is damaged, or sealed with a key that this process does not have.
+    Unreadable(Arc<Error>),
+}
+
+impl WaitPolled {
+    /// The result of reading a wait of one run. What is wrong with its payload or its key concerns no other run.
+    ///
+    /// # Errors
+    ///
+    /// The store is unavailable, so that no wait can be read.
+    pub fn of(read: Result<Wait>) -> Result<Self> {
+        match read {
+            Ok(wait) => Ok(Self::Wait(Box::new(wait))),
+            Err(error @ (Error::Corrupt { .. } | Error::Gone { .. } | Error::Unusable(_))) => {
+                Ok(Self::Unreadable(Arc::new(error)))
+            }
+            Err(error @ (Error::Unavailable { .. } | Error::StorageFull { .. })) => Err(error),
+        }
+    }
 }
 
 /// A wait, with its answer.

@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
@@ -99,14 +98,19 @@ impl Postgres {
             states.push(match (row.try_get("is_current")?, exists) {
                 (false, _) => WaitPolled::Fenced,
                 (true, false) => WaitPolled::NoSuchWait,
-                (true, true) => WaitPolled::Wait(Box::new(self.public_wait(row).await?)),
+                (true, true) => {
+                    let wait = StoredWait::read(row)?;
+                    let read = async || {
+                        self.public_wait(&wait).await.map_err(|fault| fault.with_context("polling waits"))
+                    };
+                    WaitPolled::of(self.with_fresh_key(wait.row.run, read).await)?
+                }
             });
         }
         Ok(states)
     }
 
-    async fn public_wait(&self, row: &PgRow) -> DbResult<Wait> {
-        let wait = StoredWait::read(row)?;
+    async fn public_wait(&self, wait: &StoredWait) -> DbResult<Wait> {
         let cipher = if wait.looks_sealed() {
             self.cipher_to_read(wait.row.run, true).await?
         } else {
