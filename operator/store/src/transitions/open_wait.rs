@@ -4,7 +4,7 @@ use dalsegno_protocol::{Limits, OnTimeout, WaitKind, WaitOutcome, WaitState};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::waits::{answer_by_clock, answer_message_wait, update_waits};
+use super::waits::{answer_by_clock, answer_by_message, update_waits};
 use super::worker::has_capability;
 use super::{
     Change, Decision, MovedRateLimit, Needs, OutboxEntry, RateLimitQueue, Rows, Transition, UnreadQuery,
@@ -111,6 +111,16 @@ impl OpenWait {
         })
     }
 
+    /// The current attempt waits for what an earlier one has opened, so the wait is one of its own
+    /// ([`dalsegno_model::RunRecord::unattended_wait`]). Not in the audit: the run's row is unchanged.
+    fn take_over(&self, change: &mut Change) {
+        let attempt = change.row().attempt;
+        let is_it = |wait: &&mut WaitRow| wait.id == self.id() && wait.is_open();
+        for wait in change.waits_mut().iter_mut().filter(is_it) {
+            wait.attempt = attempt;
+        }
+    }
+
     /// The new row.
     fn row(&self, run: &RunRow, now: i64, queue: RateLimitQueue) -> WaitRow {
         let longest = Limits::WAIT_SECONDS * 1_000;
@@ -173,6 +183,9 @@ impl Transition for OpenWait {
         let (before, queue, unread) = (rows.named_waits.pop(), rows.rate_limit, rows.unread_message);
         let mut change = Change::of(rows);
         if let Some(answer) = self.refuse(change.row(), change.is_live(), before.as_ref())? {
+            if matches!(answer, WaitOpened::Wait(_)) {
+                self.take_over(&mut change);
+            }
             return Ok(change.decide(answer));
         }
         let row = self.row(change.row(), change.now(), queue);
@@ -209,8 +222,7 @@ impl Transition for OpenWait {
             answer_by_clock(&mut change, &id, WaitOutcome::Elapsed);
         }
         if let Some(position) = unread {
-            let topic = change.waits().last().and_then(|wait| wait.topic.clone());
-            answer_message_wait(&mut change, topic.as_deref(), position);
+            answer_by_message(&mut change, &id, position);
         }
         let Some(row) = change.waits().last().cloned() else {
             return Err(DbError::Corrupt("a new wait is not among the waits of its run".into()));
