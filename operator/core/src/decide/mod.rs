@@ -57,8 +57,9 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     let last_look = row.and_then(|row| until_last_look(row, observed));
     let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
-    let requeue =
-        requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).chain(approvals.requeue).min();
+    let timer = row.and_then(until_next_timer);
+    let others = [not_ready, last_look, exit, timer, approvals.requeue].into_iter().flatten();
+    let requeue = requeue.into_iter().chain(others).min();
     Decision { effects, status, announcement, events, requeue }
 }
 
@@ -106,6 +107,14 @@ fn plan_approvals(
         (StoreConsistency::Row(_) | StoreConsistency::Unknown(_) | StoreConsistency::NewRun, _)
         | (StoreConsistency::Hold(_) | StoreConsistency::OrphanedTerminal, _) => Default::default(),
     }
+}
+
+/// Delay until the next time of a wait, if the deadline poll does not report it. The poll reports a run by the first of its
+/// times, and the deadline of an approval may have passed and stay the first.
+fn until_next_timer(row: &RunRecord) -> Option<Duration> {
+    row.wake_at.filter(|at| *at <= row.now && row.finish.is_none())?;
+    let left = row.next_timer()?.duration_since(row.now);
+    Duration::try_from(left + WAKE_MARGIN).ok()
 }
 
 /// Delay until a pod is deleted whose worker has parked and does not exit.
