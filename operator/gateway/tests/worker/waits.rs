@@ -100,6 +100,7 @@ async fn each_kind_has_its_own_fields_within_their_limits() {
         (json!({ "kind": "rateLimit" }), "`provider`"),
         (with(limit(), "resetTime", json!("soon")), "`resetTime`"),
         (with(message(), "title", json!("t")), "`title`"),
+        (with(message(), "topic", json!("order reply")), "`topic`"),
         (with(message(), "deadlineSeconds", json!(0)), "`deadlineSeconds`"),
         (with(message(), "onTimeout", json!("Explode")), "Explode"),
         (json!({ "kind": "sleep" }), "sleep"),

@@ -126,6 +126,11 @@ pub(super) fn wait_for_message<'a>(
         .min_by_key(|wait| (!on.contains(wait.id.as_str()), wait.ordinal))
 }
 
+/// Whether a message of this topic would answer a wait of the run.
+pub(super) fn is_waited_for(change: &Change, topic: Option<&str>) -> bool {
+    wait_for_message(change.waits(), &[], topic).is_some()
+}
+
 /// Answers the wait that a message of this topic is for, if there is one. `position`: the message's in the inbox.
 pub(super) fn answer_message_wait(change: &mut Change, topic: Option<&str>, position: i64) {
     let on = parked_on(change.row()).map(|(on, _)| on).unwrap_or_default();
