@@ -7,8 +7,8 @@ use sha2::{Digest as _, Sha256};
 use super::waits::{answer_by_clock, answer_by_message, update_waits};
 use super::worker::has_capability;
 use super::{
-    Change, Decision, MovedRateLimit, Needs, OutboxEntry, RateLimitQueue, Rows, Transition, UnreadQuery,
-    WaitsQuery, text,
+    Change, Decision, MovedRateLimit, Needs, OutboxEntry, RateLimitQuery, RateLimitQueue, Rows, Transition,
+    UnreadQuery, WaitsQuery, text,
 };
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{BoundaryColumn, EnumText, Hash, RunRow, StoredWait, WaitRow};
@@ -23,6 +23,10 @@ const UNKNOWN_RESET_MS: i64 = 60_000;
 /// The time between two groups of runs that try a provider again, each twice as large as the one before. In
 /// milliseconds.
 const RAMP_MS: i64 = 5_000;
+
+/// A run is a probe of a rate limit for so long after its wait for it: what it learns then moves the waits of other runs.
+/// In milliseconds.
+const PROBE_MS: i64 = 300_000;
 
 /// The runs of a group try within this time. In milliseconds.
 const JITTER_MS: u64 = 1_000;
@@ -171,12 +175,14 @@ impl Transition for OpenWait {
     const OPERATION: &'static str = "opening a wait";
 
     fn needs(&self) -> Needs<'_> {
-        let (provider, unread) = match &self.asks {
-            WaitAsks::RateLimit { provider, .. } => (Some(provider.as_str()), None),
+        let (rate_limit, unread) = match &self.asks {
+            WaitAsks::RateLimit { provider, .. } => {
+                (Some(RateLimitQuery { provider, probe_ms: PROBE_MS }), None)
+            }
             WaitAsks::Message(topic) => (None, Some(UnreadQuery { topic: topic.as_deref() })),
             WaitAsks::Approval { .. } | WaitAsks::Until(_) => (None, None),
         };
-        Needs::Waits(WaitsQuery { ids: &self.ids, provider, unread })
+        Needs::Waits(WaitsQuery { ids: &self.ids, rate_limit, unread })
     }
 
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<WaitOpened>> {
