@@ -60,4 +60,5 @@ mod suspend_deadlines;
 mod waits;
 mod waits_answered;
 mod waits_kept;
+mod waits_over_time;
 mod waits_property;
