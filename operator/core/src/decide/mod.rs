@@ -63,12 +63,12 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     Decision { effects, status, announcement, events, requeue }
 }
 
-/// The hold of the run, unless it was announced. A hold that ends by itself and comes back is one hold; another hold has
-/// another epoch, because an attempt has ended in between.
+/// The hold of the run, unless it was announced. A hold that ends by itself and comes back is one hold, until the run has
+/// made progress; another hold has another epoch, because an attempt has ended in between.
 fn announcement(row: &RunRecord, stage: &RunStage) -> Option<Announcement> {
     let RunStage::Held(hold) = stage else { return None };
     let since = match hold.retry_at {
-        Some(_) => format!("budget {}", row.observed_reset_generation),
+        Some(_) => format!("budget {}, turn {}", row.observed_reset_generation, row.highest_turn),
         None => format!("epoch {}", row.epoch),
     };
     let notice = HoldNotice { key: format!("{}, {since}", hold.reason), attempt: row.attempt.number };

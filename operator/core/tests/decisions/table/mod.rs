@@ -1,5 +1,6 @@
 //! Tables of cases, by topic.
 
+mod announcements;
 mod approvals;
 mod approvals_in_time;
 mod avoided_nodes;
