@@ -38,6 +38,7 @@ mod park;
 mod park_property;
 mod patches;
 mod phases;
+mod phases_page;
 mod prior_runs;
 mod property;
 mod rate_limits;
