@@ -204,7 +204,40 @@ async fn four_eyes(
     Ok(Some(EffectResult::FourEyes(FourEyes { creator, agent, current, messages })))
 }
 
-/// Who sent messages that the run has read.
-async fn message_authors(ctx: &Context, run: RunId) -> std::result::Result<Vec<String>, String> {
-    ctx.store.message_authors(run).await.map_err(|error| format!("who sent messages cannot be read: {error}"))
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use std::sync::Arc;
+
+    use dalsegno_store::sqlite::Sqlite;
+
+    use super::*;
+    use crate::test_context::{TestContext, create_run};
+
+    #[tokio::test]
+    async fn who_sent_messages_is_no_fact_while_the_store_is_unavailable() {
+        let store = Arc::new(Sqlite::memory().await.unwrap());
+        let id = create_run(&*store, "nightly").await;
+        let template = json!({ "spec": { "containers": [{ "name": "agent", "image": "agent" }] } });
+        let object = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "spec": { "agent": { "template": template } },
+            "metadata": { "name": "nightly", "namespace": "shop", "uid": "u", "generation": 1,
+                          "creationTimestamp": "2026-05-02T00:00:00Z",
+                          "annotations": { "dalsegno.dev/created-by": "alice", "dalsegno.dev/spec-by": "1 ann" } },
+        });
+        let ctx = TestContext::new(store.clone(), vec![object.clone()]).ctx;
+        let run: AgentRun = serde_json::from_value(object).unwrap();
+        let read = async || {
+            let since = "2026-05-01T00:00:00Z".parse().unwrap();
+            perform(&ctx, &run, ApprovalEffect::ReadFourEyes { run: id, since }).await
+        };
+        let Some(EffectResult::FourEyes(facts)) = read().await.unwrap() else { panic!() };
+        let user = |name: &str| Author::User(name.into());
+        assert_eq!((facts.creator, facts.agent, facts.messages), (user("alice"), user("ann"), Vec::new()));
+        assert_eq!(facts.current.as_deref(), run.spec.agent.as_ref());
+        store.close().await;
+        let error = read().await.unwrap_err();
+        assert!(matches!(error, Error::Store { .. }), "{error:?}");
+    }
 }

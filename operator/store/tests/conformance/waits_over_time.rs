@@ -16,7 +16,6 @@ use crate::engines::{on_every_engine, on_every_persistent_engine, tamper};
 on_every_engine! {
     a_wait_that_a_later_attempt_asks_for_again_is_that_attempts_own,
     an_unread_message_answers_the_wait_that_is_opened_for_it,
-    a_proposal_says_that_a_rewind_has_undone_it,
     a_call_that_is_refused_for_its_arguments_uses_no_approval,
     the_poll_names_the_time_that_has_come,
 }
@@ -62,18 +61,6 @@ async fn an_unread_message_answers_the_wait_that_is_opened_for_it(cx: &TestConte
     let open: Vec<_> = cx.run_of(&third).await.waits.iter().map(|it| it.id.clone()).collect();
     assert_eq!(open, ["early"], "the run does not look at it");
     cx.assert_audit_is_valid(third.run).await;
-}
-
-async fn a_proposal_says_that_a_rewind_has_undone_it(cx: &TestContext) {
-    let first = cx.worker().await;
-    cx.commit_turn(&first, 1).await;
-    cx.commit_turn(&first, 2).await;
-    let epoch = open(cx, &request(&first, "pay", approval())).await.facts.epoch;
-    let undone = async || cx.proposal(first.run, "pay", epoch).await.unwrap().unwrap().undone;
-    assert!(!undone().await);
-    let run = cx.run_of(&first).await;
-    done(cx.rewind(first.run, &rewind_to(run.epoch, result_place(1))).await.unwrap());
-    assert!(undone().await);
 }
 
 async fn answered(cx: &TestContext, worker: &Worker, id: &str) {
