@@ -223,14 +223,14 @@ impl EncodedClaim<'_> {
             .bind(without_nul(&claim.id))
             .bind(claim.claim_id)
             .bind(enum_str(&claim.policy)?)
-            .bind(claim.key.as_deref().map(|key| without_nul(key)))
+            .bind(claim.key.as_deref().map(without_nul))
             .bind(encoded.map(<[u8]>::to_vec))
             .bind(size::of_json(arguments))
             .bind(OPEN_CALLS_LIMIT)
             .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
             .bind(arguments.map(|json| digests.render(json.get())))
             .bind(cipher.has_keys())
-            .bind(claim.approval.as_deref().map(|approval| without_nul(approval)))
+            .bind(claim.approval.as_deref().map(without_nul))
             .bind(cipher.data_key().map(|key| key.to_vec())))
     }
 

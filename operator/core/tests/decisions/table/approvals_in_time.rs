@@ -108,7 +108,7 @@ impl Play {
     }
 
     /// Until the operator wants nothing any more.
-    fn to_end(mut self) -> Self {
+    fn until_quiet(mut self) -> Self {
         for _ in 0..20 {
             let decision = decide(&self.given.run, &self.seen, self.now);
             self.events.extend(decision.events.into_iter().map(|it| it.reason));
@@ -171,29 +171,29 @@ impl Play {
 
 #[test]
 fn a_decision_from_before_the_policies_is_refused_and_people_have_an_hour_to_decide_again() {
-    let first = play(60).object(HOUR).approved("ann").to_end();
+    let first = play(60).object(HOUR).approved("ann").until_quiet();
     let refused = ["approval-status", "refuse-decision", "delete-approval", "read-wait", "create-approval"];
     assert_eq!(first.done[..5], refused, "{:?}", first.done);
     assert!(!first.has_done("time-out-wait"), "{:?}", first.done);
     assert!(first.events.iter().any(|it| it == "DecisionRefused"), "{:?}", first.events);
     assert_eq!(first.requeue.map(|it| it.as_secs()), Some(3_600), "it is looked at again then");
-    let before = first.later(HOUR - 1).to_end();
+    let before = first.later(HOUR - 1).until_quiet();
     assert!(!before.has_done("time-out-wait"), "{:?}", before.done);
-    let after = before.later(1).to_end();
+    let after = before.later(1).until_quiet();
     assert_eq!(after.done, ["read-approval", "time-out-wait"]);
 }
 
 #[test]
 fn an_approval_whose_object_is_created_after_its_deadline_does_not_time_out_at_once() {
-    let play = play(2 * HOUR).to_end();
+    let play = play(2 * HOUR).until_quiet();
     assert_eq!(play.done, ["read-wait", "create-approval", "approval-status"]);
-    let asked = play.later(60).approved("ann").to_end();
+    let asked = play.later(60).approved("ann").until_quiet();
     assert!(asked.has_done("answer-wait"), "{:?}", asked.done);
 }
 
 #[test]
 fn an_object_that_was_there_in_time_does_not_move_the_deadline() {
-    let play = play(9 * HOUR).object(3 * HOUR).to_end();
+    let play = play(9 * HOUR).object(3 * HOUR).until_quiet();
     assert_eq!(
         play.done,
         ["approval-status", "time-out-wait"],
@@ -207,17 +207,17 @@ fn people_have_as_long_as_the_agent_gave_them_if_that_is_less_than_an_hour() {
     play.given.row.waits[0].opened_at = ago(31);
     let approvals = play.seen.approvals.clone();
     play.seen = Observed { approvals, ..play.given.observed() };
-    let play = play.to_end();
+    let play = play.until_quiet();
     assert!(!play.has_done("time-out-wait"), "{:?}", play.done);
-    assert!(!play.later(29).to_end().has_done("time-out-wait"));
+    assert!(!play.later(29).until_quiet().has_done("time-out-wait"));
 }
 
 #[test]
 fn an_object_that_was_read_before_the_deadline_is_read_again() {
-    let mut play = play(9 * HOUR).object(3 * HOUR).to_end();
+    let mut play = play(9 * HOUR).object(3 * HOUR).until_quiet();
     play.approvals().objects[0].live_at = Some(ago(2));
     play.done.clear();
-    assert_eq!(play.to_end().done, ["read-approval", "time-out-wait"]);
+    assert_eq!(play.until_quiet().done, ["read-approval", "time-out-wait"]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn not_open(closed: Option<ClosedWait>, is_finished: bool) -> Play {
     play.known.closed = closed;
     let approvals = play.seen.approvals.clone();
     play.seen = Observed { approvals, ..play.given.observed() };
-    play.to_end()
+    play.until_quiet()
 }
 
 #[test]
@@ -262,12 +262,12 @@ fn decided_by_bob(change: impl FnOnce(&mut Given)) -> ApprovalReason {
     play.given.run.spec.four_eyes = Some(true);
     change(&mut play.given);
     play.seen = play.given.observed();
-    let mut play = play.to_end().approved("bob");
+    let mut play = play.until_quiet().approved("bob");
     let user = |name: &str| Author::User(name.into());
     let current = play.given.seen.agent().cloned().map(Box::new);
     let facts = FourEyes { creator: user("alice"), agent: user("ann"), current, messages: Vec::new() };
     play.approvals().four_eyes = Some(facts);
-    let play = play.to_end();
+    let play = play.until_quiet();
     match play.has_done("answer-wait") {
         true => ApprovalReason::Approved,
         false => play.condition(ApprovalConditionType::Pending).1,
@@ -316,7 +316,7 @@ fn four_eyes_of_a_definition_stay_with_a_run_that_has_begun() {
     let mut later = self::play(9 * HOUR);
     later.given.run.status = Some(status);
     later.seen = later.given.observed();
-    let later = later.to_end();
+    let later = later.until_quiet();
     let object = &later.seen.approvals.as_ref().unwrap().objects[0].object;
     assert!(object.spec.four_eyes, "the next wait");
     let mut quiet = later.given.clone();
@@ -334,7 +334,7 @@ fn two_open_waits_whose_objects_have_one_name_get_their_objects_one_after_the_ot
     play.given.row.waits.push(OpenWait { ordinal: 2, proposal_hash: Some([8; 32]), ..wait() });
     let approvals = play.seen.approvals.clone();
     play.seen = Observed { approvals, ..play.given.observed() };
-    assert_eq!(play.to_end().done, ["read-wait", "create-approval", "approval-status"]);
+    assert_eq!(play.until_quiet().done, ["read-wait", "create-approval", "approval-status"]);
 }
 
 #[test]
