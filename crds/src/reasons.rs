@@ -310,7 +310,7 @@ reasons! {
     }
     NoWorker {
         "The run has no worker, and none is starting.",
-        "Read the conditions Held and Finished."
+        "Read the conditions Held, Suspended, Waiting and Finished."
     }
 
     // Condition CheckpointAvailable.

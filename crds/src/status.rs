@@ -64,6 +64,11 @@ pub struct AgentRunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork: Option<ForkStatus>,
 
+    /// Whether the approvals of the run need four eyes. Once True it stays, although `defaults.fourEyes` of the
+    /// AgentDefinition is removed. Absent while False.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub four_eyes: Option<bool>,
+
     /// The current attempt, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptStatus>,

@@ -49,7 +49,7 @@ use crate::people_api::registrar::Registrar;
 use crate::tasks::anchor_sink::AnchorSink;
 use crate::tasks::anchors::Anchoring;
 use crate::tasks::certificates::Certificates;
-use crate::tasks::notifications::{Outbox, Receiver};
+use crate::tasks::notifications::{ApiServer, Outbox, Receiver};
 use crate::tasks::run_counts::Ages;
 use crate::tasks::watches::{
     enqueue_runs_of, signal_when_listed, trim, watch_approvals, watch_kind, watch_nodes, watch_pods,
@@ -132,7 +132,8 @@ impl Manager {
         let (is_ready, watch_health) = (self.is_ready.clone(), self.watch_health.clone());
         let queue_health = self.queue_health.clone();
         let (args, tls, signing_key) = (self.args.clone(), self.tls.clone(), self.signing_key.clone());
-        let receiver = Receiver::new(&args.notifications, &api_server_hosts().await).await?;
+        let api_server = ApiServer::new(self.client.clone(), api_server_hosts().await);
+        let receiver = Receiver::new(&args.notifications, api_server)?;
         let (queue, queued) = mpsc::unbounded_channel::<ObjectRef<RawRun>>();
         let (definitions, definition_writer) = reflector::store::<RawDefinition>();
         let (runs, run_writer) = reflector::store::<RawRun>();

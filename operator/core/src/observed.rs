@@ -278,8 +278,13 @@ impl Observed {
             EffectResult::CallsToSettle(calls) => self.calls_to_settle = Some(calls),
             EffectResult::QuotaExceeded(quota) => self.quota = Some(quota),
             EffectResult::Approval(name, object) => {
+                // The row was read before the object.
+                let at = match &self.store {
+                    ObservedStore::Found(row) => Some(row.now),
+                    _ => None,
+                };
                 if let Some(approvals) = &mut self.approvals {
-                    approvals.replace(&name, object.map(|it| *it));
+                    approvals.replace(&name, object.map(|it| *it), at);
                 }
             }
             EffectResult::Wait(key, wait) => {

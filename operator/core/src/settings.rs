@@ -51,6 +51,13 @@ pub struct Settings {
     pub on_prior: OnPrior,
 }
 
+/// Whether the approvals of a run need four eyes: its spec or its definition demands them, or its definition did so when
+/// the run was last looked at. The author of a definition cannot take them back from a run that has begun.
+pub fn needs_four_eyes(run: &AgentRun, agent: &ObservedAgent) -> bool {
+    let demanded_before = run.status.as_ref().and_then(|it| it.four_eyes);
+    Settings::of(run, agent).four_eyes || demanded_before == Some(true)
+}
+
 impl Settings {
     /// Resolves the settings of a run. Without a definition the built-in values replace its defaults.
     pub fn of(run: &AgentRun, agent: &ObservedAgent) -> Self {

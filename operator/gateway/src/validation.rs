@@ -95,7 +95,11 @@ pub(crate) fn check_wait(request: &WaitRequest) -> Checked {
             return invalid(format!("a wait of this kind needs `{field}`"));
         }
     }
-    let texts = [("`title`", title), ("`topic`", topic), ("`provider`", provider)];
+    // A message can have no other topic.
+    if let Some(topic) = topic {
+        TextField { label: "`topic`", text: topic }.check_name()?;
+    }
+    let texts = [("`title`", title), ("`provider`", provider)];
     for (label, text) in texts.iter().filter_map(|(label, text)| Some((*label, text.as_deref()?))) {
         TextField { label, text }.check_short()?;
     }

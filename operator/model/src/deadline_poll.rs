@@ -44,6 +44,8 @@ pub struct Expired {
     pub attempt: i32,
     /// Which deadline.
     pub deadline: Deadline,
+    /// For [`Deadline::Wake`]: the time that has come. A run may have another one soon after.
+    pub wake_at: Option<Timestamp>,
 }
 
 /// The deadlines of an attempt. If several have expired, the first of this list is reported.

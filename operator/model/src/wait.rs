@@ -1,12 +1,13 @@
 //! Waits: what a run waits for, and how it parks on that.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use dalsegno_protocol::{OnTimeout, ParkMode, RawValue, WaitKind, WaitOutcome, WaitState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, RunId, RunRecord, millis};
+use crate::{Digest, Error, Result, RunId, RunRecord, millis};
 
 /// From this park in a row without progress the next pod waits.
 const FREE_PARKS: i32 = 2;
@@ -101,6 +102,25 @@ pub enum WaitPolled {
     NoSuchWait,
     /// The capability is not the current epoch's, or there is no such run.
     Fenced,
+    /// Its answer is damaged, or sealed with a key that this process does not have.
+    Unreadable(Arc<Error>),
+}
+
+impl WaitPolled {
+    /// The result of reading a wait of one run. What is wrong with its payload or its key concerns no other run.
+    ///
+    /// # Errors
+    ///
+    /// The store is unavailable, so that no wait can be read.
+    pub fn of(read: Result<Wait>) -> Result<Self> {
+        match read {
+            Ok(wait) => Ok(Self::Wait(Box::new(wait))),
+            Err(error @ (Error::Corrupt { .. } | Error::Gone { .. } | Error::Unusable(_))) => {
+                Ok(Self::Unreadable(Arc::new(error)))
+            }
+            Err(error @ (Error::Unavailable { .. } | Error::StorageFull { .. })) => Err(error),
+        }
+    }
 }
 
 /// A wait, with its answer.
@@ -265,14 +285,25 @@ impl RunRecord {
         if self.wake_at.is_none_or(|at| at > self.now) || self.finish.is_some() {
             return false;
         }
-        let is_past = |at: Option<Timestamp>| at.is_some_and(|at| at <= self.now);
-        let is_on = |wait: &OpenWait| self.park.as_ref().is_some_and(|park| park.on.contains(&wait.id));
-        let is_due = self.waits.iter().any(|wait| {
-            let deadline = wait.deadline(is_on(wait)).filter(|_| wait.kind != WaitKind::Approval);
-            is_past(wait.wake_at) || is_past(deadline)
-        });
-        let times = self.waits.iter().flat_map(|wait| [wait.wake_at, wait.deadline(is_on(wait))]);
+        let is_due = self.timers().any(|at| at <= self.now);
+        let times = self.waits.iter().flat_map(|wait| [wait.wake_at, wait.deadline(self.is_parked_on(wait))]);
         is_due || times.flatten().min() != self.wake_at
+    }
+
+    /// The next time at which the store's clock has something to do for the run's waits.
+    pub fn next_timer(&self) -> Option<Timestamp> {
+        self.timers().filter(|at| *at > self.now).min()
+    }
+
+    /// When the store's clock has something to do for the run's waits. Without the deadlines of approvals.
+    fn timers(&self) -> impl Iterator<Item = Timestamp> {
+        let deadline = |wait: &OpenWait| wait.deadline(self.is_parked_on(wait));
+        let deadline = move |wait: &OpenWait| deadline(wait).filter(|_| wait.kind != WaitKind::Approval);
+        self.waits.iter().flat_map(move |wait| [wait.wake_at, deadline(wait)]).flatten()
+    }
+
+    fn is_parked_on(&self, wait: &OpenWait) -> bool {
+        self.park.as_ref().is_some_and(|park| park.on.contains(&wait.id))
     }
 
     /// The waits that the run is parked on and that are open.

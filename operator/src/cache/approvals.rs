@@ -1,11 +1,13 @@
 //! What the watch of AgentApprovals has shown, by run.
 //!
 //! A cache may start work, but proves nothing: an approval times out only after a live read.
+//!
+//! Of an approval that is over, only a stub is kept: a run keeps up to twenty of them, and each may have many kilobytes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 
-use dalsegno_core::approvals::ObservedApproval;
+use dalsegno_core::approvals::{ObservedApproval, OverApproval, is_over};
 use dalsegno_crds::AgentApproval;
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
@@ -21,25 +23,53 @@ pub struct ApprovalCache(Mutex<Approvals>);
 #[derive(Default)]
 struct Approvals {
     /// By UID of the AgentRun that they name, and by their own namespace and name.
-    by_run: HashMap<String, BTreeMap<(String, String), AgentApproval>>,
+    by_run: HashMap<String, BTreeMap<(String, String), Cached>>,
     /// UID of the AgentRun of each.
     run_of: HashMap<(String, String), String>,
     /// What a list that is not complete yet has shown.
     listed: HashSet<(String, String)>,
 }
 
+struct Cached {
+    /// Name of the AgentRun that it names.
+    run: Box<str>,
+    object: CachedObject,
+}
+
+enum CachedObject {
+    Pending(Box<AgentApproval>),
+    Over(OverApproval),
+}
+
+impl Cached {
+    fn of(approval: AgentApproval) -> Self {
+        let run = approval.spec.run_ref.name.as_str().into();
+        let object = match is_over(&approval) {
+            true => CachedObject::Over(OverApproval::of(&ObservedApproval::cached(approval))),
+            false => CachedObject::Pending(Box::new(approval)),
+        };
+        Self { run, object }
+    }
+}
+
 impl ApprovalCache {
-    /// The approvals that name the AgentRun with this UID.
-    pub fn of(&self, run: &str) -> Vec<ObservedApproval> {
-        let found = lock(&self.0);
-        let found = found.by_run.get(run).into_iter().flat_map(BTreeMap::values);
-        found.map(|object| ObservedApproval { object: object.clone(), live: false }).collect()
+    /// The approvals that name the AgentRun with this UID, and what is kept of those that are over.
+    pub fn of(&self, run: &str) -> (Vec<ObservedApproval>, Vec<OverApproval>) {
+        let (mut pending, mut over) = (Vec::new(), Vec::new());
+        for cached in lock(&self.0).by_run.get(run).into_iter().flat_map(BTreeMap::values) {
+            match &cached.object {
+                CachedObject::Pending(object) => pending.push(ObservedApproval::cached((**object).clone())),
+                CachedObject::Over(stub) => over.push(stub.clone()),
+            }
+        }
+        (pending, over)
     }
 
     /// The AgentRuns that approvals of this cache name.
     pub fn runs(&self) -> Vec<RunKey> {
         let approvals = lock(&self.0);
-        approvals.by_run.values().filter_map(|it| it.values().next()).map(run_of).collect()
+        let first = |it: &BTreeMap<_, _>| it.iter().next().map(|(key, cached)| run_of(key, cached));
+        approvals.by_run.values().filter_map(first).collect()
     }
 
     /// Applies an event of the watch. Returns the runs that it concerns. An object that cannot be parsed counts as
@@ -78,10 +108,11 @@ impl Approvals {
             }
         };
         self.remove(&key);
-        let run = run_of(&approval);
         let uid = approval.spec.run_ref.uid.clone();
         self.run_of.insert(key.clone(), uid.clone());
-        self.by_run.entry(uid).or_default().insert(key, approval);
+        let cached = Cached::of(approval);
+        let run = run_of(&key, &cached);
+        self.by_run.entry(uid).or_default().insert(key, cached);
         Some(run)
     }
 
@@ -92,7 +123,7 @@ impl Approvals {
         if of_run.is_empty() {
             self.by_run.remove(&uid);
         }
-        removed.as_ref().map(run_of)
+        removed.as_ref().map(|it| run_of(key, it))
     }
 }
 
@@ -100,8 +131,8 @@ fn key_of(object: &RawApproval) -> (String, String) {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-fn run_of(approval: &AgentApproval) -> RunKey {
-    RunKey { namespace: approval.namespace().unwrap_or_default(), name: approval.spec.run_ref.name.clone() }
+fn run_of((namespace, _): &(String, String), cached: &Cached) -> RunKey {
+    RunKey { namespace: namespace.clone(), name: cached.run.as_ref().into() }
 }
 
 #[cfg(test)]
@@ -124,7 +155,7 @@ mod tests {
     }
 
     fn names(cache: &ApprovalCache, run: &str) -> Vec<String> {
-        cache.of(&format!("uid of {run}")).iter().map(|it| it.name().to_owned()).collect()
+        cache.of(&format!("uid of {run}")).0.iter().map(|it| it.name().to_owned()).collect()
     }
 
     fn woken(runs: Vec<RunKey>) -> Vec<String> {
@@ -151,6 +182,30 @@ mod tests {
         cache.apply(Event::InitApply(approval("b", "two")));
         assert_eq!(woken(cache.apply(Event::InitDone)), ["one"]);
         assert!(names(&cache, "one").is_empty());
+    }
+
+    #[test]
+    fn of_an_approval_that_is_over_only_a_stub_is_kept() {
+        let cache = ApprovalCache::default();
+        cache.apply(Event::Apply(approval("a", "one")));
+        let mut over = serde_json::to_value(approval("a", "one")).unwrap();
+        (over["metadata"]["uid"], over["metadata"]["creationTimestamp"]) =
+            (json!("uid of a"), json!("2026-05-01T00:00:00Z"));
+        over["status"] = json!({ "conditions": [{ "type": "Applied", "status": "True", "reason": "Answered",
+            "message": "", "lastTransitionTime": "2026-05-01T00:00:00Z" }] });
+        let over: RawApproval = serde_json::from_str(&over.to_string()).unwrap();
+        assert_eq!(woken(cache.apply(Event::Apply(over))), ["one"]);
+        let stub = OverApproval {
+            name: "a".into(),
+            uid: "uid of a".into(),
+            created: "2026-05-01T00:00:00Z".parse().ok(),
+            is_being_deleted: false,
+        };
+        let (pending, kept) = cache.of("uid of one");
+        assert_eq!((pending.len(), kept), (0, vec![stub]));
+        assert_eq!(woken(cache.runs()), ["one"]);
+        assert_eq!(woken(cache.apply(Event::Delete(approval("a", "one")))), ["one"]);
+        assert!(cache.of("uid of one").1.is_empty());
     }
 
     #[test]

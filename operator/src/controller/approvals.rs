@@ -3,17 +3,17 @@
 use dalsegno_core::EffectResult;
 use dalsegno_core::approvals::four_eyes::{Author, FourEyes};
 use dalsegno_core::approvals::{ApprovalEffect, ClosedWait, KnownWait, WaitKey, WhichDecision};
-use dalsegno_crds::{AgentApproval, AgentDefinition, AgentRun, Verdict};
+use dalsegno_crds::{AgentApproval, AgentRun, Verdict};
 use dalsegno_model::{Answered, Proposal, RefusedDecision, RunId, WaitAnswer};
 use dalsegno_protocol::{WaitOutcome, WaitRequest, WaitState};
 use jiff::Timestamp;
-use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::PartialObjectMeta;
-use kube::{Api, ResourceExt};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Resource as _, ResourceExt};
 use serde_json::json;
 
 use super::context::Context;
 use super::error::{Error, Result};
+use crate::cache::raw_object::{RawDefinition, RawRun};
 use crate::log::error_chain;
 
 /// Performs one effect. A refusal by the API server is a result, not an error: it must not keep the run from its worker.
@@ -172,32 +172,72 @@ async fn four_eyes(
     since: Timestamp,
 ) -> Result<Option<EffectResult>> {
     let namespace = run.namespace().unwrap_or_default();
-    let runs: Api<AgentRun> = Api::namespaced(ctx.client.clone(), &namespace);
-    let live = runs.get_metadata_opt(&run.name_any()).await.map_err(Error::api("reading the AgentRun"))?;
+    let runs: Api<RawRun> = Api::namespaced(ctx.client.clone(), &namespace);
+    let live = runs.get_opt(&run.name_any()).await.map_err(Error::api("reading the AgentRun"))?;
     let live = live.filter(|it| it.uid() == run.uid());
     let unknown = |what: &str| Author::Unknown(format!("{what} does not exist"));
-    let creator = live.as_ref().map_or_else(
-        || unknown("the AgentRun"),
-        |it: &PartialObjectMeta<AgentRun>| Author::of_run(&it.metadata, since),
-    );
-    let agent = match &run.spec.agent_ref {
+    let creator =
+        live.as_ref().map_or_else(|| unknown("the AgentRun"), |it| Author::of_run(it.meta(), since));
+    // Of an agent that cannot be parsed, no attempt is known to have run the template.
+    let (agent, current) = match &run.spec.agent_ref {
         None => live.as_ref().map_or_else(
-            || unknown("the AgentRun"),
-            |it: &PartialObjectMeta<AgentRun>| Author::of_inline_agent(&it.metadata, since),
+            || (unknown("the AgentRun"), None),
+            |it| {
+                let author = Author::of_inline_agent(it.meta(), since);
+                (author, it.parse().ok().and_then(|it| it.spec.agent).map(Box::new))
+            },
         ),
         Some(reference) => {
-            let definitions: Api<AgentDefinition> = Api::namespaced(ctx.client.clone(), &namespace);
-            let found = definitions.get_metadata_opt(&reference.name).await;
+            let definitions: Api<RawDefinition> = Api::namespaced(ctx.client.clone(), &namespace);
+            let found = definitions.get_opt(&reference.name).await;
             let found = found.map_err(Error::api("reading the AgentDefinition"))?;
-            let metadata: Option<ObjectMeta> = found.map(|it| it.metadata);
-            metadata.map_or_else(|| unknown("the AgentDefinition"), |it| Author::of_definition(&it, since))
+            found.map_or_else(
+                || (unknown("the AgentDefinition"), None),
+                |it| {
+                    let author = Author::of_definition(it.meta(), since);
+                    (author, it.parse().ok().map(|it| Box::new(it.spec.agent)))
+                },
+            )
         }
     };
-    let messages = message_authors(ctx, id).await;
-    Ok(Some(EffectResult::FourEyes(FourEyes { creator, agent, messages })))
+    let messages = ctx.store.message_authors(id).await.map_err(Error::store("reading who sent messages"))?;
+    Ok(Some(EffectResult::FourEyes(FourEyes { creator, agent, current, messages })))
 }
 
-/// Who sent messages that the run has read.
-async fn message_authors(ctx: &Context, run: RunId) -> std::result::Result<Vec<String>, String> {
-    ctx.store.message_authors(run).await.map_err(|error| format!("who sent messages cannot be read: {error}"))
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+    use std::sync::Arc;
+
+    use dalsegno_store::sqlite::Sqlite;
+
+    use super::*;
+    use crate::test_context::{TestContext, create_run};
+
+    #[tokio::test]
+    async fn who_sent_messages_is_no_fact_while_the_store_is_unavailable() {
+        let store = Arc::new(Sqlite::memory().await.unwrap());
+        let id = create_run(&*store, "nightly").await;
+        let template = json!({ "spec": { "containers": [{ "name": "agent", "image": "agent" }] } });
+        let object = json!({
+            "apiVersion": "dalsegno.dev/v1alpha1", "kind": "AgentRun", "spec": { "agent": { "template": template } },
+            "metadata": { "name": "nightly", "namespace": "shop", "uid": "u", "generation": 1,
+                          "creationTimestamp": "2026-05-02T00:00:00Z",
+                          "annotations": { "dalsegno.dev/created-by": "alice", "dalsegno.dev/spec-by": "1 ann" } },
+        });
+        let ctx = TestContext::new(store.clone(), vec![object.clone()]).ctx;
+        let run: AgentRun = serde_json::from_value(object).unwrap();
+        let read = async || {
+            let since = "2026-05-01T00:00:00Z".parse().unwrap();
+            perform(&ctx, &run, ApprovalEffect::ReadFourEyes { run: id, since }).await
+        };
+        let Some(EffectResult::FourEyes(facts)) = read().await.unwrap() else { panic!() };
+        let user = |name: &str| Author::User(name.into());
+        assert_eq!((facts.creator, facts.agent, facts.messages), (user("alice"), user("ann"), Vec::new()));
+        assert_eq!(facts.current.as_deref(), run.spec.agent.as_ref());
+        store.close().await;
+        let error = read().await.unwrap_err();
+        assert!(matches!(error, Error::Store { .. }), "{error:?}");
+    }
 }

@@ -25,7 +25,7 @@ pub enum Priority {
     Recovery,
     /// It has not had a worker yet.
     FirstStart,
-    /// It is woken from a wait.
+    /// It is woken from a wait or a suspend.
     WakeUp,
     /// The API server refused its pod.
     Refused,

@@ -64,10 +64,16 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         calls_to_settle: None,
         fork: None,
         step_back_refused: false,
-        approvals: Some(ObservedApprovals::cached(ctx.approvals.of(&uid), ctx.policies.state())),
+        approvals: Some(observe_approvals(ctx, &uid)),
         cli: ctx.cli.clone(),
         gateway: ctx.gateway.address(),
     })
+}
+
+/// What the caches know of the run's AgentApprovals.
+fn observe_approvals(ctx: &Context, uid: &str) -> ObservedApprovals {
+    let (objects, over) = ctx.approvals.of(uid);
+    ObservedApprovals { over, ..ObservedApprovals::cached(objects, ctx.policies.state()) }
 }
 
 /// Where a pod and a node are observed.

@@ -192,12 +192,17 @@ impl Dispatcher {
         if meta.uid.as_ref().is_some_and(|uid| lock(&self.ctx.refusals).contains_key(uid)) {
             return Priority::Refused;
         }
-        let status = run.part::<WithStatus>().and_then(|it| it.status).unwrap_or_default();
-        match status {
-            RunStatus { summary: Some(Summary::Waiting), .. } => Priority::WakeUp,
-            RunStatus { start_time: Some(_), .. } => Priority::Recovery,
-            RunStatus { start_time: None, .. } => Priority::FirstStart,
-        }
+        priority_by_status(run)
+    }
+}
+
+/// A run that is woken from a wait or a suspend is not in a hurry: a thousand of them may be woken at once.
+fn priority_by_status(run: &RawRun) -> Priority {
+    let status = run.part::<WithStatus>().and_then(|it| it.status).unwrap_or_default();
+    match status {
+        RunStatus { summary: Some(Summary::Waiting | Summary::Suspended), .. } => Priority::WakeUp,
+        RunStatus { start_time: Some(_), .. } => Priority::Recovery,
+        RunStatus { start_time: None, .. } => Priority::FirstStart,
     }
 }
 

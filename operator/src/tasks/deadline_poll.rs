@@ -136,6 +136,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_second_of_two_timers_within_a_second_enqueues_the_run_too() {
+        let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+        let mut ctx = TestContext::new(store, vec![]).ctx;
+        let (queue, mut queued) = tokio::sync::mpsc::unbounded_channel();
+        Arc::get_mut(&mut ctx).unwrap().queue = queue;
+        let mut state = PollState::default();
+        let mut enqueued = |second: i64, wake_at_ms: i64| {
+            let wake = Expired {
+                object: ObjectKey { namespace: "shop".into(), name: "nightly".into(), uid: "uid-1".into() },
+                attempt: 1,
+                deadline: Deadline::Wake,
+                wake_at: Timestamp::from_millisecond(wake_at_ms).ok(),
+            };
+            let (now, store_id) = (Timestamp::from_second(second).unwrap(), Default::default());
+            state
+                .apply(&ctx, DeadlinePoll { now, store_id, expired: vec![wake], changed: vec![], active: 0 });
+            std::iter::from_fn(|| queued.try_recv().ok()).count()
+        };
+        assert_eq!([enqueued(1, 900), enqueued(2, 1_100), enqueued(3, 1_100)], [1, 1, 0]);
+    }
+
+    #[tokio::test]
     async fn an_expired_deadline_without_consequence_enqueues_its_run_once_and_then_slowly() {
         let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
         let mut ctx = TestContext::new(store, vec![]).ctx;
@@ -147,6 +169,7 @@ mod tests {
                 object: ObjectKey { namespace: "shop".into(), name: (*name).into(), uid: "uid-1".into() },
                 attempt: *attempt,
                 deadline: *deadline,
+                wake_at: None,
             });
             let now = Timestamp::from_second(second).unwrap();
             let store_id = Default::default();

@@ -6,14 +6,15 @@
 //!   its record sends it again.
 //! - A failed one is tried again after 1, 2, 4 … seconds, at most an hour, and is given up three days after its fact.
 //! - One that nobody wants is deleted: its kind is not selected, or no receiver is set.
+//! - A look goes on as long as it finds whole batches and gets rid of something, so that the outbox does not grow.
 
 mod address;
+mod api_server;
 mod message;
 mod sender;
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,6 @@ use dalsegno_model::{DueNotifications, Notification, NotificationKind, Notificat
 use futures::{FutureExt as _, StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use rustls::RootCertStore;
-use tokio::net::lookup_host;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -31,7 +31,9 @@ use uuid::Uuid;
 use crate::config::NotificationArgs;
 use crate::log::error_chain;
 use crate::metrics::{Metrics, NotificationOutcome};
+use crate::mutex::lock;
 use address::refusal;
+pub use api_server::ApiServer;
 use sender::Sender;
 
 /// Interval between two looks into the outbox.
@@ -54,15 +56,17 @@ const PUBLIC_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 pub struct Receiver {
     sender: Sender,
     kinds: Vec<NotificationKind>,
+    /// `None`: there is no API server, as in a test.
+    api_server: Option<ApiServer>,
 }
 
 impl Receiver {
-    /// The receiver of these arguments. `None`: none is set. `api_server`: hosts of the API server.
+    /// The receiver of these arguments. `None`: none is set.
     ///
     /// # Errors
     ///
     /// The system has no certificate authorities, or TLS cannot be configured.
-    pub async fn new(args: &NotificationArgs, api_server: &[String]) -> anyhow::Result<Option<Self>> {
+    pub fn new(args: &NotificationArgs, api_server: ApiServer) -> anyhow::Result<Option<Self>> {
         let (Some(target), Some(secret_file)) = (&args.notifications_url, &args.notifications_secret_file)
         else {
             return Ok(None);
@@ -76,26 +80,12 @@ impl Receiver {
             !roots.is_empty(),
             "the system has no certificate authorities that notifications could trust"
         );
-        let api_server = addresses(api_server).await;
-        let check = Box::new(move |address| refusal(address, &api_server));
+        let known = api_server.known();
+        let check = Box::new(move |address| refusal(address, &lock(&known)));
         let sender = Sender::new(target.clone(), secret_file.clone(), roots, check)
             .context("configuring TLS for notifications")?;
-        Ok(Some(Self { sender, kinds: args.kinds() }))
+        Ok(Some(Self { sender, kinds: args.kinds(), api_server: Some(api_server) }))
     }
-}
-
-/// The addresses of these hosts, as far as they can be resolved.
-async fn addresses(hosts: &[String]) -> Vec<IpAddr> {
-    let mut addresses = Vec::new();
-    for host in hosts {
-        match lookup_host((host.as_str(), 0)).await {
-            Ok(found) => addresses.extend(found.map(|it| it.ip())),
-            Err(error) => {
-                tracing::warn!(error = error_chain(&error), "the API server's host cannot be resolved")
-            }
-        }
-    }
-    addresses
 }
 
 /// The outbox, and where its notifications go.
@@ -124,15 +114,32 @@ impl Outbox {
         }
     }
 
-    /// Tries each notification that is due once.
+    /// Tries each notification that is due once. Goes on while there are more of them and some are got rid of; a receiver
+    /// that takes nothing is not tried with all of them.
     async fn drain(&self) -> dalsegno_model::Result<()> {
+        while self.try_batch().await? {}
+        Ok(())
+    }
+
+    /// Tries a batch of what is due. Returns whether the next batch is worth a try.
+    async fn try_batch(&self) -> dalsegno_model::Result<bool> {
         let due = self.store.due_notifications(BATCH).await?;
         let age = due.oldest.map_or(SignedDuration::ZERO, |oldest| due.now.duration_since(oldest));
         self.metrics.set_notifications_waiting(due.waiting, age.as_secs_f64().max(0.0));
         let DueNotifications { store_id, now, due, .. } = due;
+        let api_server = self.receiver.as_ref().and_then(|it| it.api_server.as_ref());
+        if let Some(api_server) = api_server.filter(|_| !due.is_empty())
+            && let Err(error) = api_server.find().await
+        {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "notifications wait: the addresses of the API server are not known");
+            return Ok(false);
+        }
+        let is_full = due.len() >= BATCH as usize;
         let tries = due.into_iter().map(|notification| self.try_once(notification, store_id, now).boxed());
         let results: Vec<_> = stream::iter(tries).buffer_unordered(CONCURRENCY).collect().await;
-        results.into_iter().collect()
+        let outcomes = results.into_iter().collect::<dalsegno_model::Result<Vec<_>>>()?;
+        Ok(is_full && outcomes.iter().any(|it| *it != NotificationOutcome::Failed))
     }
 
     async fn try_once(
@@ -140,11 +147,11 @@ impl Outbox {
         notification: Notification,
         store_id: Uuid,
         now: Timestamp,
-    ) -> dalsegno_model::Result<()> {
+    ) -> dalsegno_model::Result<NotificationOutcome> {
         let (outcome, result) = self.attempt(&notification, store_id, now).await;
         self.store.end_notification(notification.id, result).await?;
         self.metrics.count_notification(notification.kind, outcome);
-        Ok(())
+        Ok(outcome)
     }
 
     async fn attempt(

@@ -21,7 +21,9 @@ pub(crate) use call_row::{
     other_arguments_message,
 };
 pub(crate) use columns::{Assignment, BoundaryColumn, Column, Columns, EnumText, Hash, Prefixed, Value};
-pub(crate) use deadlines::{ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS, SERVING_GATEWAY_MS};
+pub(crate) use deadlines::{
+    ClockSql, GATEWAYS_KEPT_MS, MAX_OUTAGES, OUTAGES_KEPT_MS, SERVING_GATEWAY_MS, expired_deadline,
+};
 pub(crate) use live_boundary::{LIVE_BOUNDARIES, LiveBoundary};
 pub(crate) use message_row::{MessageRef, MessageRow, TakenSince};
 pub(crate) use outbox::{due_notifications, due_notifications_sql};

@@ -231,12 +231,16 @@ pub(crate) static WAIT_STATE: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// SQL: the open waits of a run's live branch, and those that were answered since its head.
+///
+/// Two reads of one index each, so that the waits of a long life cost nothing.
 pub(crate) static WAITS_OF_RUN: LazyLock<String> = LazyLock::new(|| {
+    let columns = StoredWait::columns_of("waits");
     format!(
-        "SELECT {} FROM waits JOIN runs ON runs.id = waits.run \
-         WHERE waits.run = $1 AND NOT waits.undone \
-           AND (waits.state = 'open' OR waits.answered_at >= coalesce(runs.head_at, 0)) ORDER BY waits.ordinal",
-        StoredWait::columns_of("waits")
+        "SELECT {columns} FROM waits WHERE waits.run = $1 AND waits.state = 'open' AND NOT waits.undone \
+         UNION ALL \
+         SELECT {columns} FROM waits JOIN runs ON runs.id = waits.run \
+         WHERE waits.run = $1 AND NOT waits.undone AND waits.answered_at >= coalesce(runs.head_at, 0) \
+         ORDER BY ordinal"
     )
 });
 
@@ -248,14 +252,15 @@ pub(crate) static PROPOSAL: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// SQL: how many other runs of a namespace wait for a provider's rate limit, and whether the run has waited for it before.
-/// The parameters are the run, the tenant and the provider.
+/// SQL: how many other runs of a namespace wait for a provider's rate limit, and whether a wait of the run for it has
+/// elapsed since a time. The parameters are the run, the tenant, the provider and the time.
 pub(crate) const RATE_LIMIT_QUEUE: &str = "SELECT ( \
          SELECT count(*) FROM waits AS other JOIN runs ON runs.id = other.run \
          WHERE other.provider = $3 AND other.kind = 'rateLimit' AND other.state = 'open' AND NOT other.undone \
            AND other.run <> $1 AND runs.tenant = $2 \
      ) AS others, EXISTS ( \
-         SELECT 1 FROM waits WHERE run = $1 AND kind = 'rateLimit' AND provider = $3 AND outcome = 'elapsed' \
+         SELECT 1 FROM waits WHERE run = $1 AND NOT undone AND answered_at >= $4 AND kind = 'rateLimit' \
+           AND provider = $3 AND outcome = 'elapsed' \
      ) AS is_probe";
 
 /// Waits in one page: each may have a large request.
@@ -275,4 +280,5 @@ pub(crate) static STORED_WAITS: LazyLock<String> = LazyLock::new(|| {
 /// and the topic, or null for any topic.
 pub(crate) const UNREAD_MESSAGE: &str = "SELECT min(position) FROM messages \
      WHERE run = $1 AND taken_turn IS NULL AND (CAST($2 AS text) IS NULL OR topic = $2) \
-       AND position NOT IN (SELECT position FROM waits WHERE run = $1 AND NOT undone AND position IS NOT NULL)";
+       AND NOT EXISTS (SELECT 1 FROM waits WHERE waits.run = $1 AND NOT waits.undone \
+         AND waits.position = messages.position)";

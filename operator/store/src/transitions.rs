@@ -140,10 +140,19 @@ pub(crate) enum Needs<'a> {
 pub(crate) struct WaitsQuery<'a> {
     /// Their ids.
     pub ids: &'a [String],
-    /// The provider of a rate limit whose other waits the rule must know of.
-    pub provider: Option<&'a str>,
+    /// The rate limit whose other waits the rule must know of.
+    pub rate_limit: Option<RateLimitQuery<'a>>,
     /// The unread message that a new wait is for.
     pub unread: Option<UnreadQuery<'a>>,
+}
+
+/// The waits for the rate limit of a provider.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateLimitQuery<'a> {
+    /// The provider.
+    pub provider: &'a str,
+    /// For so long after its own wait the run is a probe, in milliseconds.
+    pub probe_ms: i64,
 }
 
 /// The first unread message that has answered no wait.
@@ -158,7 +167,7 @@ pub(crate) struct UnreadQuery<'a> {
 pub(crate) struct RateLimitQueue {
     /// How many there are.
     pub others: i64,
-    /// Whether this run has waited for the rate limit before, and has tried again.
+    /// Whether this run has just waited for the rate limit, and has tried again.
     pub is_probe: bool,
 }
 
@@ -184,7 +193,7 @@ pub(crate) struct Rows {
     pub last_audit: Option<LastAudit>,
     /// For [`Needs::Waits`]: those with these ids that exist, in any state.
     pub named_waits: Vec<StoredWait>,
-    /// For [`Needs::Waits`] with a provider.
+    /// For [`Needs::Waits`] with a rate limit.
     pub rate_limit: RateLimitQueue,
     /// For [`Needs::Waits`] with an unread message: its position.
     pub unread_message: Option<i64>,

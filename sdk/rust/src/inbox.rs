@@ -105,6 +105,14 @@ fn is_line_end(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
+/// Only what a reader sees: no line ends, no control characters, and nothing that hides text or turns it around.
 fn one_line(text: &str) -> String {
-    text.chars().map(|it| if it.is_control() || is_line_end(it) { ' ' } else { it }).collect()
+    text.chars().map(|it| if is_printable(it) { it } else { ' ' }).collect()
+}
+
+/// Whether Rust's debug output shows the character as it is. These are the characters that Python calls printable.
+fn is_printable(character: char) -> bool {
+    // After another character: a combining mark is escaped only where there is nothing that it could combine with.
+    let is_shown = || !format!("a{character}").escape_debug().skip(1).any(|it| it == '\\');
+    matches!(character, '\\' | '"' | '\'') || is_shown()
 }

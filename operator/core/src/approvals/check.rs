@@ -33,8 +33,13 @@ pub(super) enum Checked {
     },
 }
 
-/// Checks the decision of an AgentApproval, whose object is the wait's.
-pub(super) fn check(seen: &ObservedApproval, approvals: &ObservedApprovals) -> Checked {
+/// Checks the decision of an AgentApproval, whose object is the wait's. `facts`: who must not decide about this wait, if it
+/// was read.
+pub(super) fn check(
+    seen: &ObservedApproval,
+    approvals: &ObservedApprovals,
+    facts: Option<&FourEyes>,
+) -> Checked {
     let spec = &seen.object.spec;
     let Some(decision) = &spec.decision else { return Checked::None };
     if !approvals.policies_live {
@@ -62,7 +67,7 @@ pub(super) fn check(seen: &ObservedApproval, approvals: &ObservedApprovals) -> C
     if !spec.four_eyes {
         return Checked::Counts(Box::new(answer(spec, decision)));
     }
-    let Some(facts) = &approvals.four_eyes else { return Checked::NeedsFourEyes { since } };
+    let Some(facts) = facts else { return Checked::NeedsFourEyes { since } };
     match four_eyes(spec, decision, facts) {
         Some(checked) => checked,
         None => Checked::Counts(Box::new(answer(spec, decision))),

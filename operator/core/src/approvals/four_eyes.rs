@@ -3,22 +3,27 @@
 //! Who created the run, who last wrote its agent and who sent it a message may have caused the proposal. What cannot be
 //! found out is treated as if it had been them.
 
-use dalsegno_crds::names;
+use dalsegno_crds::{Agent, names};
+use dalsegno_model::{Attempt, Identity, OpenWait, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta};
+
+use crate::revision::Document;
 
 /// Prefix of every user that is not a person: ServiceAccounts, nodes, the control plane.
 const MACHINE_PREFIX: &str = "system:";
 
 /// Who may have caused the proposals of a run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FourEyes {
     /// Who created the run.
     pub creator: Author,
     /// Who last changed its agent.
     pub agent: Author,
-    /// Who sent messages that the run has read, or why that is not known.
-    pub messages: Result<Vec<String>, String>,
+    /// The agent as it was read with its author. `None`: it could not be read.
+    pub current: Option<Box<Agent>>,
+    /// Who sent messages that the run has read.
+    pub messages: Vec<String>,
 }
 
 /// Who made a change, as its stamp says.
@@ -46,13 +51,48 @@ pub(super) enum Demand {
 }
 
 impl FourEyes {
+    /// The same for this wait. If an attempt that may have caused it ran another template than the agent's current one,
+    /// the author of the agent's last change is not known to be the one who caused it.
+    pub(super) fn of_wait(&self, row: &RunRecord, wait: &OpenWait) -> Self {
+        let mut facts = self.clone();
+        if matches!(facts.agent, Author::User(_)) && !self.has_run_current(row, wait) {
+            facts.agent = Author::NotProven;
+        }
+        facts
+    }
+
+    /// Whether the current template is the one that committed the head, and that of each attempt that ran since the wait
+    /// was opened, of which the first opened it.
+    fn has_run_current(&self, row: &RunRecord, wait: &OpenWait) -> bool {
+        let Some(current) = self.current.as_deref().map(Document::of) else { return false };
+        let is_current = |revision: &str, identity: Option<&Identity>| {
+            let digest = identity.map(|it| it.image_digest.as_str());
+            let pinned = digest.map(|digest| current.clone().pinned(digest, &current).hash());
+            revision == current.hash() || pinned.as_deref() == Some(revision)
+        };
+        let is_of_head = row.head.as_ref().is_none_or(|head| {
+            head.revision.as_deref().is_some_and(|it| is_current(it, head.identity.as_ref()))
+        });
+        let attempts = std::iter::once(&row.attempt).chain(&row.past);
+        let ran_since = |it: &&Attempt| it.ended_at.is_none_or(|at| at >= wait.opened_at);
+        let mut is_opener_known = false;
+        for attempt in attempts.filter(ran_since) {
+            let Some(revision) = &attempt.revision else { continue };
+            if !is_current(revision, attempt.identity.as_ref()) {
+                return false;
+            }
+            is_opener_known |= attempt.reserved_at <= wait.opened_at;
+        }
+        is_of_head && is_opener_known
+    }
+
     /// What is demanded, if these users have decided.
     pub(super) fn demand(&self, by: &str, second: Option<&str>) -> Demand {
         let unknown = [&self.creator, &self.agent].into_iter().find_map(|it| match it {
             Author::Unknown(why) => Some(why),
             Author::User(_) | Author::NotProven => None,
         });
-        if let Some(why) = unknown.or(self.messages.as_ref().err()) {
+        if let Some(why) = unknown {
             return Demand::Unknown(why.clone());
         }
         for decider in std::iter::once(by).chain(second) {
@@ -75,7 +115,7 @@ impl FourEyes {
             Some("has created the run")
         } else if is(&self.agent) {
             Some("has last changed the agent of the run")
-        } else if self.messages.iter().flatten().any(|author| author == user) {
+        } else if self.messages.iter().any(|author| author == user) {
             Some("has sent a message to the run")
         } else {
             None

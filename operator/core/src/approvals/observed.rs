@@ -12,8 +12,10 @@ use super::four_eyes::FourEyes;
 /// What is observed of the approvals of a run.
 #[derive(Clone, Debug)]
 pub struct ObservedApprovals {
-    /// Every AgentApproval that names the run by its UID.
+    /// Every AgentApproval that names the run by its UID, but those of `over`.
     pub objects: Vec<ObservedApproval>,
+    /// What the cache keeps of AgentApprovals that are over.
+    pub over: Vec<OverApproval>,
     /// Whether there are AgentApprovals at all. If not, as on a laptop, people decide in the store.
     pub are_objects: bool,
     /// Whether the admission policies are in place.
@@ -34,6 +36,7 @@ impl ObservedApprovals {
         let waits = BTreeMap::new();
         Self {
             objects,
+            over: Vec::new(),
             are_objects: true,
             policies,
             policies_live: false,
@@ -54,10 +57,39 @@ impl ObservedApprovals {
         self.waits.retain(|key, _| row.waits.iter().any(|it| WaitKey::of(it) == *key));
     }
 
-    /// Replaces what is known of an object by what a request of this reconcile has returned.
-    pub(crate) fn replace(&mut self, name: &str, object: Option<AgentApproval>) {
+    /// Replaces what is known of an object by what a request of this reconcile has returned. `at`: a time of the store's
+    /// clock before the request.
+    pub(crate) fn replace(&mut self, name: &str, object: Option<AgentApproval>, at: Option<Timestamp>) {
         self.objects.retain(|it| it.name() != name);
-        self.objects.extend(object.map(|object| ObservedApproval { object, live: true }));
+        self.over.retain(|it| it.name != name);
+        let live = |object| ObservedApproval { live_at: at, ..ObservedApproval::cached(object) };
+        self.objects.extend(object.map(live));
+    }
+}
+
+/// An AgentApproval that is over: what is needed to delete it, once newer ones are over too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverApproval {
+    /// Name of the object.
+    pub name: String,
+    /// UID of the object.
+    pub uid: String,
+    /// When it was created, by the API server's clock.
+    pub created: Option<Timestamp>,
+    /// Whether it is being deleted.
+    pub is_being_deleted: bool,
+}
+
+impl OverApproval {
+    /// What is needed of this object.
+    pub fn of(seen: &ObservedApproval) -> Self {
+        let metadata = &seen.object.metadata;
+        Self {
+            name: seen.name().to_owned(),
+            uid: seen.uid().to_owned(),
+            created: metadata.creation_timestamp.as_ref().map(|it| it.0),
+            is_being_deleted: metadata.deletion_timestamp.is_some(),
+        }
     }
 }
 
@@ -66,11 +98,17 @@ impl ObservedApprovals {
 pub struct ObservedApproval {
     /// The object.
     pub object: AgentApproval,
-    /// Whether it was read from the API server during this reconcile, and not from the cache.
-    pub live: bool,
+    /// Since when nothing it shows can be older, by the store's clock: the object was read from the API server after that.
+    /// `None`: it is from the cache, and may be older.
+    pub live_at: Option<Timestamp>,
 }
 
 impl ObservedApproval {
+    /// An object as the watch has shown it.
+    pub fn cached(object: AgentApproval) -> Self {
+        Self { object, live_at: None }
+    }
+
     /// Name of the object.
     pub fn name(&self) -> &str {
         self.object.metadata.name.as_deref().unwrap_or_default()

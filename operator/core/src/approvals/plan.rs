@@ -1,6 +1,6 @@
 //! What to do about the approvals of a run.
 
-use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, ApprovalReason};
@@ -11,7 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use super::check::{Checked, check};
 use super::object::{is_of, is_owned_by, name_of, wanted};
 use super::observed::{
-    ApprovalEffect, ObservedApproval, ObservedApprovals, PolicyState, WaitKey, WhichDecision,
+    ApprovalEffect, ClosedWait, ObservedApproval, ObservedApprovals, OverApproval, PolicyState, WaitKey,
+    WhichDecision,
 };
 use super::status::{self, ApprovalState};
 use crate::decision::{Effect, EventSpec};
@@ -26,6 +27,9 @@ const SOON: Duration = Duration::from_secs(2);
 const POLICY_DELAY: SignedDuration = SignedDuration::from_secs(5);
 /// Time after which a new AgentApproval is that much younger, although clocks differ.
 const CREATION_DELAY: SignedDuration = SignedDuration::from_secs(8);
+/// An AgentApproval is there for as long as the agent gave people to decide, or for this long, before it times out. It may
+/// be new although the deadline has passed: the operator was unavailable, or the object was replaced.
+const LONGEST_GRACE: SignedDuration = SignedDuration::from_hours(1);
 
 /// What to do about the approvals of a run.
 #[derive(Debug, Default)]
@@ -63,19 +67,28 @@ pub(crate) fn plan(facts: &Facts<'_>) -> ApprovalPlan {
     }
     let is_approval = |it: &&OpenWait| it.kind == WaitKind::Approval && facts.row.finish.is_none();
     let open: Vec<&OpenWait> = facts.row.waits.iter().filter(is_approval).collect();
+    let mut names = BTreeSet::new();
     for wait in &open {
-        plan.open_wait(facts, wait);
+        // Another open wait of the run may have the same name: the name has only some bits of a hash, and an agent may
+        // choose ids for it. Then this one gets its object after the other one.
+        if names.insert(name_of(facts.run, &WaitKey::of(wait))) {
+            plan.open_wait(facts, wait);
+        }
     }
     let open: Vec<WaitKey> = open.into_iter().map(WaitKey::of).collect();
     let others = facts.approvals.objects.iter().filter(|it| !open.contains(&it.wait()));
-    let (mut over, not_over): (Vec<_>, Vec<_>) =
+    let (over, not_over): (Vec<_>, Vec<_>) =
         others.filter(|it| !is_being_deleted(it)).partition(|it| status::is_over(&it.object));
     not_over.into_iter().for_each(|seen| plan.closed_wait(facts, seen));
     if plan.needs_policies {
         plan.act(ApprovalEffect::ReadPolicies);
     }
-    over.sort_by_key(|it| Reverse((it.object.metadata.creation_timestamp.clone().map(|at| at.0), it.name())));
-    over.into_iter().skip(KEPT).for_each(|seen| plan.delete(seen));
+    let kept = facts.approvals.over.iter().filter(|it| !names.contains(&it.name) && !it.is_being_deleted);
+    let mut over: Vec<_> = over.into_iter().map(OverApproval::of).chain(kept.cloned()).collect();
+    over.sort_by(|a, b| (b.created, &b.name).cmp(&(a.created, &a.name)));
+    for OverApproval { name, uid, .. } in over.into_iter().skip(KEPT) {
+        plan.act(ApprovalEffect::Delete { name, uid });
+    }
     plan
 }
 
@@ -84,7 +97,7 @@ fn plan_without_objects(row: &RunRecord) -> ApprovalPlan {
     let mut plan = ApprovalPlan::default();
     let is_approval = |it: &&OpenWait| it.kind == WaitKind::Approval && row.finish.is_none();
     for wait in row.waits.iter().filter(is_approval) {
-        if plan.is_due(row, wait) {
+        if wait.deadline_at.is_some_and(|deadline| plan.is_due(row, wait, deadline)) {
             plan.act(ApprovalEffect::TimeOutWait(row.id, WaitKey::of(wait)));
         }
     }
@@ -118,7 +131,11 @@ impl ApprovalPlan {
         let key = WaitKey::of(wait);
         let name = name_of(run, &key);
         let Some(seen) = approvals.objects.iter().find(|it| it.name() == name) else {
-            return self.create(facts, wait);
+            // A restored store may have opened the approval again. The object may have the decision.
+            return match approvals.over.iter().any(|it| it.name == name) {
+                true => self.act(ApprovalEffect::ReadApproval(name)),
+                false => self.create(facts, wait),
+            };
         };
         if is_being_deleted(seen) {
             return self.look_again(SOON);
@@ -126,21 +143,11 @@ impl ApprovalPlan {
         if !is_of(seen, run, wait, four_eyes) {
             return self.delete(seen);
         }
-        // Nobody knows what happened to the object before the policies were in place.
-        if let PolicyState::InPlace { since } = approvals.policies
-            && seen
-                .object
-                .metadata
-                .creation_timestamp
-                .as_ref()
-                .is_none_or(|at| at.0.duration_since(since) < POLICY_DELAY)
-        {
-            if seen.object.spec.decision.is_some() {
-                return self.refuse_without_policy(facts, seen);
-            }
-            return self.delete(seen);
+        if is_older_than_policies(seen, &approvals.policies) {
+            return self.replace_old(facts, seen);
         }
-        match check(seen, approvals) {
+        let four_eyes = approvals.four_eyes.as_ref().map(|it| it.of_wait(row, wait));
+        match check(seen, approvals, four_eyes.as_ref()) {
             Checked::None => self.undecided(facts, wait, seen),
             Checked::NeedsPolicies => self.needs_policies = true,
             Checked::NeedsFourEyes { since } => {
@@ -170,18 +177,19 @@ impl ApprovalPlan {
         }
     }
 
-    /// A decision that was made while the policies were not in place. It is in the audit before its object is replaced.
-    fn refuse_without_policy(&mut self, facts: &Facts<'_>, seen: &ObservedApproval) {
+    /// Deletes an object of which nobody knows what happened to it before the policies were in place. A decision on it is
+    /// refused first, so that people see that they must decide again.
+    fn replace_old(&mut self, facts: &Facts<'_>, seen: &ObservedApproval) {
+        if seen.object.spec.decision.is_none() {
+            return self.delete(seen);
+        }
         let reason = ApprovalReason::DecidedWithoutPolicy;
         let message = "the decision was removed: the admission policies were not in place".to_owned();
-        self.events.extend(status::event(seen, &ApprovalState::Waiting(reason, message)));
-        let approval = Box::new(seen.object.clone());
-        self.act(ApprovalEffect::RefuseDecision {
-            run: facts.row.id,
-            approval,
-            which: WhichDecision::First,
-            reason,
-        });
+        if self.show(facts, seen, &ApprovalState::Waiting(reason, message)) {
+            let approval = Box::new(seen.object.clone());
+            let (run, which) = (facts.row.id, WhichDecision::First);
+            self.act(ApprovalEffect::RefuseDecision { run, approval, which, reason });
+        }
     }
 
     /// Creates the object of an approval.
@@ -213,36 +221,34 @@ impl ApprovalPlan {
             (PolicyState::InPlace { .. }, None) if is_overdue => (ApprovalReason::Overdue, String::new()),
             (PolicyState::InPlace { .. }, None) => (ApprovalReason::AwaitingDecision, String::new()),
         };
-        self.show(facts, seen, &ApprovalState::Waiting(reason, message));
-        self.time_out(facts, wait, seen);
+        if self.show(facts, seen, &ApprovalState::Waiting(reason, message)) {
+            self.time_out(facts, wait, seen);
+        }
     }
 
-    /// If the deadline has passed, and the approval asks for something then: looks whether somebody has decided meanwhile,
-    /// and if not, times it out.
+    /// If nobody has decided in time, and the approval asks for something then: looks whether somebody has decided
+    /// meanwhile, and if not, times it out.
     fn time_out(&mut self, facts: &Facts<'_>, wait: &OpenWait, seen: &ObservedApproval) {
-        if !self.is_due(facts.row, wait) {
-            return;
-        }
-        self.act(match seen.live {
-            true => ApprovalEffect::TimeOutWait(facts.row.id, WaitKey::of(wait)),
-            false => ApprovalEffect::ReadApproval(seen.name().to_owned()),
+        let Some(due) = due_at(wait, seen).filter(|due| self.is_due(facts.row, wait, *due)) else { return };
+        self.act(match seen.live_at {
+            Some(at) if at >= due => ApprovalEffect::TimeOutWait(facts.row.id, WaitKey::of(wait)),
+            Some(_) | None => ApprovalEffect::ReadApproval(seen.name().to_owned()),
         });
     }
 
-    /// Whether the deadline has passed, and the approval asks for something then.
-    fn is_due(&mut self, row: &RunRecord, wait: &OpenWait) -> bool {
-        let Some(deadline) = wait.deadline_at else { return false };
-        let left = deadline.duration_since(row.now);
-        if left.is_positive() {
-            self.look_again(Duration::try_from(left).unwrap_or(SOON));
-            return false;
-        }
+    /// Whether this time has come, and the approval asks for something then.
+    fn is_due(&mut self, row: &RunRecord, wait: &OpenWait, due: Timestamp) -> bool {
         let is_parked_on = || row.parked_on().any(|it| WaitKey::of(it) == WaitKey::of(wait));
-        match wait.on_timeout {
+        let has_effect = match wait.on_timeout {
             OnTimeout::Answer => true,
             OnTimeout::Hold => wait.timed_out_at.is_none() && is_parked_on(),
             OnTimeout::Fail => is_parked_on(),
+        };
+        let left = due.duration_since(row.now);
+        if left.is_positive() {
+            self.look_again(Duration::try_from(left).unwrap_or(SOON));
         }
+        has_effect && !left.is_positive()
     }
 
     /// An object whose approval is not open, and whose status does not say so yet.
@@ -256,7 +262,9 @@ impl ApprovalPlan {
             None => self.act(ApprovalEffect::ReadWait(row.id, key)),
             Some(None) => self.delete(seen),
             Some(Some(known)) => {
-                if let Some(closed) = known.closed {
+                // A run that has ended waits for nothing, whatever an old gateway has left of its waits.
+                let ended = row.finish.as_ref().map(|_| ClosedWait::Withdrawn);
+                if let Some(closed) = known.closed.or(ended) {
                     self.show(facts, seen, &ApprovalState::Closed(closed));
                 }
             }
@@ -266,6 +274,22 @@ impl ApprovalPlan {
 
 fn is_being_deleted(seen: &ObservedApproval) -> bool {
     seen.object.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether the object was made before the policies were in place, or so soon after that it is not certain.
+fn is_older_than_policies(seen: &ObservedApproval, policies: &PolicyState) -> bool {
+    let PolicyState::InPlace { since } = policies else { return false };
+    let created = seen.object.metadata.creation_timestamp.as_ref();
+    created.is_none_or(|at| at.0.duration_since(*since) < POLICY_DELAY)
+}
+
+/// When an approval with this object times out: at its deadline, and not before people had time to see the object.
+fn due_at(wait: &OpenWait, seen: &ObservedApproval) -> Option<Timestamp> {
+    let deadline = wait.deadline_at?;
+    let grace = deadline.duration_since(wait.opened_at).min(LONGEST_GRACE);
+    let created = seen.object.metadata.creation_timestamp.as_ref();
+    let seen_long_enough = created.and_then(|at| at.0.checked_add(grace).ok());
+    Some(seen_long_enough.map_or(deadline, |at| at.max(deadline)))
 }
 
 /// Whether the object shows these words of the agent.

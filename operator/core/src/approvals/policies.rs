@@ -30,7 +30,9 @@ pub fn last_change(object: &ObjectMeta) -> Option<Timestamp> {
     if object.generation == Some(1) {
         return Some(created);
     }
-    let wrote_spec = |it: &&ManagedFieldsEntry| it.subresource.is_none();
+    let has_spec =
+        |it: &ManagedFieldsEntry| it.fields_v1.as_ref().is_some_and(|it| it.0.get("f:spec").is_some());
+    let wrote_spec = |it: &&ManagedFieldsEntry| it.subresource.is_none() && has_spec(it);
     let entries = object.managed_fields.as_deref().unwrap_or_default();
     entries.iter().filter(wrote_spec).filter_map(|it| it.time.as_ref()).map(|it| it.0).chain([created]).max()
 }
@@ -121,19 +123,23 @@ mod tests {
 
     #[test]
     fn a_policy_was_last_changed_when_somebody_last_wrote_its_spec() {
-        let entry = |subresource: Option<&str>, time: &str| {
+        let entry = |subresource: Option<&str>, time: &str, field: &str| {
             json!({ "manager": "m", "operation": "Update", "time": time, "subresource": subresource,
-                    "fieldsType": "FieldsV1", "apiVersion": "v1", "fieldsV1": {} })
+                    "fieldsType": "FieldsV1", "apiVersion": "v1", "fieldsV1": { field: {} } })
         };
         let mut object: ObjectMeta = serde_json::from_value(json!({
             "creationTimestamp": "2026-05-01T00:00:00Z", "generation": 1,
-            "managedFields": [entry(None, "2026-05-02T00:00:00Z"), entry(Some("status"), "2026-05-03T00:00:00Z")],
+            "managedFields": [
+                entry(None, "2026-05-02T00:00:00Z", "f:spec"),
+                entry(Some("status"), "2026-05-03T00:00:00Z", "f:status"),
+                entry(None, "2026-05-04T00:00:00Z", "f:metadata"),
+            ],
         }))
         .unwrap();
         let day = |day: i8| format!("2026-05-0{day}T00:00:00Z").parse().ok();
         assert_eq!(last_change(&object), day(1), "its labels were written");
         object.generation = Some(2);
-        assert_eq!(last_change(&object), day(2));
+        assert_eq!(last_change(&object), day(2), "its labels were written later");
         object.creation_timestamp = None;
         assert_eq!(last_change(&object), None);
     }

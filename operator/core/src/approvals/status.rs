@@ -21,7 +21,7 @@ pub(super) enum ApprovalState {
 }
 
 /// Whether the status says that the approval is over.
-pub(super) fn is_over(approval: &AgentApproval) -> bool {
+pub fn is_over(approval: &AgentApproval) -> bool {
     use ApprovalConditionType::{Applied, Expired, Withdrawn};
     [Applied, Expired, Withdrawn].into_iter().any(|kind| is_true(approval, kind))
 }

@@ -23,7 +23,7 @@ use crate::orphaned_pods;
 use crate::recovery::Hold;
 use crate::rewind;
 use crate::run_stage::{RunStage, ready_until};
-use crate::settings::Settings;
+use crate::settings::{Settings, needs_four_eyes};
 use crate::status::{self, StatusInput, events};
 use crate::store_consistency::{self, StoreConsistency};
 
@@ -62,17 +62,18 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
     let not_ready = row.filter(|_| stage.is_recovering()).and_then(until_not_ready);
     let last_look = row.and_then(|row| until_last_look(row, observed));
     let exit = row.and_then(|row| until_parked_pod_is_deleted(row, observed));
-    let requeue =
-        requeue.into_iter().chain(not_ready).chain(last_look).chain(exit).chain(approvals.requeue).min();
+    let timer = row.and_then(until_next_timer);
+    let others = [not_ready, last_look, exit, timer, approvals.requeue].into_iter().flatten();
+    let requeue = requeue.into_iter().chain(others).min();
     Decision { rule, effects, status, announcement, events, requeue }
 }
 
-/// The hold of the run, unless it was announced. A hold that ends by itself and comes back is one hold; another hold has
-/// another epoch, because an attempt has ended in between.
+/// The hold of the run, unless it was announced. A hold that ends by itself and comes back is one hold, until the run has
+/// made progress; another hold has another epoch, because an attempt has ended in between.
 fn announcement(row: &RunRecord, stage: &RunStage) -> Option<Announcement> {
     let RunStage::Held(hold) = stage else { return None };
     let since = match hold.retry_at {
-        Some(_) => format!("budget {}", row.observed_reset_generation),
+        Some(_) => format!("budget {}, turn {}", row.observed_reset_generation, row.highest_turn),
         None => format!("epoch {}", row.epoch),
     };
     let notice = HoldNotice { key: format!("{}, {since}", hold.reason), attempt: row.attempt.number };
@@ -105,12 +106,20 @@ fn plan_approvals(
 ) -> approvals::ApprovalPlan {
     match (consistency, &observed.approvals) {
         (StoreConsistency::Row(row), Some(approvals)) if observed.agent().is_some() => {
-            let four_eyes = Settings::of(run, &observed.agent).four_eyes;
+            let four_eyes = needs_four_eyes(run, &observed.agent);
             approvals::plan(&approvals::Facts { run, row, approvals, four_eyes, now })
         }
         (StoreConsistency::Row(_) | StoreConsistency::Unknown(_) | StoreConsistency::NewRun, _)
         | (StoreConsistency::Hold(_) | StoreConsistency::OrphanedTerminal, _) => Default::default(),
     }
+}
+
+/// Delay until the next time of a wait, if the deadline poll does not report it. The poll reports a run by the first of its
+/// times, and the deadline of an approval may have passed and stay the first.
+fn until_next_timer(row: &RunRecord) -> Option<Duration> {
+    row.wake_at.filter(|at| *at <= row.now && row.finish.is_none())?;
+    let left = row.next_timer()?.duration_since(row.now);
+    Duration::try_from(left + WAKE_MARGIN).ok()
 }
 
 /// Delay until a pod is deleted whose worker has parked and does not exit.

@@ -10,12 +10,13 @@ use dalsegno_model::{RequestedBy, RunRecord};
 
 use crate::attribution::{self, Request};
 use crate::run_stage::{RunStage, current_suspend};
+use crate::settings::needs_four_eyes;
 
 pub(crate) use conditions::StatusInput;
 
 /// Computes the new status.
 pub(crate) fn of(input: &StatusInput<'_>) -> AgentRunStatus {
-    let StatusInput { run, row, stage, .. } = *input;
+    let StatusInput { run, row, observed, stage, .. } = *input;
     let old = run.status.clone().unwrap_or_default();
     if stage.keeps_status(&old) {
         return old;
@@ -33,6 +34,7 @@ pub(crate) fn of(input: &StatusInput<'_>) -> AgentRunStatus {
         conditions: conditions::of(input),
         summary: Some(summary),
         reason: Some(reason),
+        four_eyes: needs_four_eyes(run, &observed.agent).then_some(true),
         agent: Some(agent_ref.unwrap_or(names::INLINE_AGENT).to_owned()),
         observed_generation: run.metadata.generation,
         ..old

@@ -4,6 +4,7 @@
 //!
 //! - However many workers poll, the store gets at most one query in each interval, and none while nobody polls.
 //! - A poller that has gone is not asked for again.
+//! - A wait that cannot be read delays its own poller only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +93,7 @@ impl PollTask {
         let waits: Vec<_> = pollers.iter().map(|poller| poller.wait.clone()).collect();
         let now = Instant::now();
         let states = match tokio::time::timeout(self.timeout, self.store.wait_states(&waits)).await {
-            Ok(Ok(states)) => states.into_iter().map(Some).collect(),
+            Ok(Ok(states)) => states.into_iter().map(|state| self.readable(state)).collect(),
             Ok(Err(error)) => {
                 self.metrics.store_call_failed(&error);
                 tracing::warn!(error = error_chain(&error), "waits could not be polled");
@@ -117,6 +118,16 @@ impl PollTask {
             }
         }
         left
+    }
+}
+
+impl PollTask {
+    /// The state, unless it cannot be read. That may end, as when this process gets a key that it lacks.
+    fn readable(&self, state: WaitPolled) -> Option<WaitPolled> {
+        let WaitPolled::Unreadable(error) = &state else { return Some(state) };
+        self.metrics.store_call_failed(error);
+        tracing::warn!(error = error_chain(&**error), "a wait cannot be read");
+        None
     }
 }
 

@@ -79,6 +79,7 @@ pub(crate) async fn poll(
         WaitPolled::Wait(wait) => json_response(&gateway, &LimitOwner::Run(worker.run), &public(*wait)),
         WaitPolled::NoSuchWait => Err(ApiProblem::no_such_wait(&id)),
         WaitPolled::Fenced => Err(ApiProblem::fenced()),
+        WaitPolled::Unreadable(_) => Err(ApiProblem::store_unavailable()),
     }
 }
 

@@ -42,6 +42,8 @@ pub struct FaultyStore {
     turn_reads: Mutex<Fault>,
     /// The run of which alone reads of pages of records and events have this fault.
     pages: Mutex<(RunId, Fault)>,
+    /// The run of which alone no wait can be read.
+    unreadable_waits: Mutex<RunId>,
     /// Runs once after the next read of a boundary or a state.
     after_read: Mutex<Option<BoxFuture<'static, ()>>>,
     /// Calls that hang now.
@@ -56,6 +58,7 @@ impl FaultyStore {
         let (after_read, pages) = (Mutex::default(), Mutex::new((RunId::nil(), Fault::None)));
         Self {
             inner,
+            unreadable_waits: Mutex::new(RunId::nil()),
             fault,
             released,
             batches,
@@ -91,6 +94,19 @@ impl FaultyStore {
     pub fn set_pages(&self, run: RunId, fault: Fault) {
         *self.pages.lock().unwrap() = (run, fault);
         self.released.notify_waiters();
+    }
+
+    /// No wait of this run can be read.
+    pub fn set_unreadable_waits(&self, run: RunId) {
+        *self.unreadable_waits.lock().unwrap() = run;
+    }
+
+    fn polled(&self, (run, _, id): &(RunId, Digest, String), polled: WaitPolled) -> WaitPolled {
+        if *run != *self.unreadable_waits.lock().unwrap() {
+            return polled;
+        }
+        let detail = format!("wait {id:?} cannot be opened");
+        WaitPolled::Unreadable(Arc::new(Error::Corrupt { operation: "injecting a fault", detail }))
     }
 
     async fn inject_page(&self, run: RunId) -> Result<()> {
@@ -222,7 +238,8 @@ forward! {
         async fn wait_states(&self, waits: &[(RunId, Digest, String)]) -> Result<Vec<WaitPolled>> {
             self.wait_polls.fetch_add(1, Ordering::SeqCst);
             self.inject_common().await?;
-            self.inner.wait_states(waits).await
+            let polled = self.inner.wait_states(waits).await?.into_iter();
+            Ok(waits.iter().zip(polled).map(|(wait, polled)| self.polled(wait, polled)).collect())
         }
 
         async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool> {

@@ -32,7 +32,8 @@ impl TestContext {
 
     /// A person decides.
     async fn decide(&self, id: &str, outcome: WaitOutcome) {
-        let epoch = self.record().await.waits.iter().find(|wait| wait.id == id).unwrap().epoch;
+        let run = self.store.get_run(self.run).await.unwrap().unwrap();
+        let epoch = run.waits.iter().find(|wait| wait.id == id).unwrap().epoch;
         let changes =
             serde_json::from_str(r#"{"cents":400}"#).ok().filter(|_| outcome == WaitOutcome::Changed);
         let decision = WaitDecision { by: "ada".into(), reason: Some("too much".into()), changes };
@@ -99,6 +100,7 @@ async fn each_kind_has_its_own_fields_within_their_limits() {
         (json!({ "kind": "rateLimit" }), "`provider`"),
         (with(limit(), "resetTime", json!("soon")), "`resetTime`"),
         (with(message(), "title", json!("t")), "`title`"),
+        (with(message(), "topic", json!("order reply")), "`topic`"),
         (with(message(), "deadlineSeconds", json!(0)), "`deadlineSeconds`"),
         (with(message(), "onTimeout", json!("Explode")), "Explode"),
         (json!({ "kind": "sleep" }), "sleep"),
@@ -202,6 +204,33 @@ async fn a_stopping_gateway_releases_its_pollers() {
     });
     assert_eq!((answer.status, answer.code().as_str()), (503, "UNAVAILABLE"));
     drop(serving.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_wait_that_cannot_be_read_delays_its_own_poller_only() {
+    let ctx = TestContext::attached().await;
+    let other = ctx.other_run("team-b", SECOND).await;
+    for (ctx, bearer) in [(&ctx, INSTANCE), (&other, SECOND)] {
+        ctx.post_as(bearer, "waits/pay", approval().to_string()).await.ok();
+        ctx.decide("pay", WaitOutcome::Approved).await;
+    }
+    ctx.store.set_unreadable_waits(ctx.run);
+    let started = Instant::now();
+    let unreadable = async {
+        let answer = ctx.get("waits/pay?seconds=4").await;
+        (answer.status, answer.code(), started.elapsed())
+    };
+    let readable = async {
+        // After the other poll has begun.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let answer = other.get_as(SECOND, "waits/pay?seconds=20").await.ok();
+        (answer["state"].clone(), started.elapsed())
+    };
+    let ((status, code, _), (state, took)) = tokio::join!(unreadable, readable);
+    assert_eq!((status, code.as_str(), state), (503, "UNAVAILABLE", json!("answered")));
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    ctx.store.set_unreadable_waits(other.run);
+    assert_eq!(ctx.get("waits/pay?seconds=4").await.ok()["state"], "answered", "once it can be read");
 }
 
 #[tokio::test]

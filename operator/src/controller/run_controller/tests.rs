@@ -105,6 +105,24 @@ async fn a_recovery_is_served_within_10_s_although_100_runs_wait_behind_a_slow_w
     controller.abort();
 }
 
+#[test]
+fn a_run_that_is_woken_from_a_wait_or_a_suspend_comes_after_a_recovery() {
+    let of = |summary: &str| {
+        let mut object = serde_json::to_value(run("shop", "nightly", true)).unwrap();
+        object["status"]["summary"] = summary.into();
+        priority_by_status(&serde_json::from_value(object).unwrap())
+    };
+    for (summary, expected) in [
+        ("Waiting", Priority::WakeUp),
+        ("Suspended", Priority::WakeUp),
+        ("Held", Priority::Recovery),
+        ("BackingOff", Priority::Recovery),
+    ] {
+        assert_eq!(of(summary), expected, "{summary}");
+    }
+    assert_eq!(priority_by_status(&run("shop", "nightly", false)), Priority::FirstStart);
+}
+
 fn status_writes(requests: &Requests) -> usize {
     requests.lock().unwrap().iter().filter(|(_, path, _)| path.ends_with("/status")).count()
 }

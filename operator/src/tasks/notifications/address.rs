@@ -6,8 +6,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The address of the metadata service of a cloud, which is neither link-local nor a loopback address.
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
+/// The addresses of the metadata services of clouds that are neither link-local nor loopback addresses.
+const METADATA: [IpAddr; 4] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+];
 
 /// Why nothing is sent to an address. `None`: it is allowed. `api_server`: the addresses of the API server.
 pub fn refusal(address: IpAddr, api_server: &[IpAddr]) -> Option<&'static str> {
@@ -22,7 +27,7 @@ pub fn refusal(address: IpAddr, api_server: &[IpAddr]) -> Option<&'static str> {
         Some("it is a link-local address")
     } else if address.is_multicast() || is_broadcast {
         Some("it is a multicast address")
-    } else if address == IpAddr::V6(METADATA_V6) {
+    } else if METADATA.contains(&address) {
         Some("it is the address of a metadata service")
     } else if api_server.iter().any(|it| inner(*it) == address) {
         Some("it is an address of the API server")
@@ -86,6 +91,10 @@ mod tests {
             "255.255.255.255",
             "ff02::1",
             "fd00:ec2::254",
+            "168.63.129.16",
+            "100.100.100.200",
+            "192.0.0.192",
+            "::ffff:168.63.129.16",
         ] {
             assert!(is_refused(address), "{address}");
         }

@@ -152,7 +152,7 @@ impl Context {
         std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
         let url = format!("https://localhost:{}/hooks?from=dalsegno", server.address.port());
         let sender = Sender::new(url.parse().unwrap(), secret, roots, check).unwrap();
-        let receiver = Some(Receiver { sender, kinds: NotificationKind::ALL.to_vec() });
+        let receiver = Some(Receiver { sender, kinds: NotificationKind::ALL.to_vec(), api_server: None });
         let store = Arc::new(Sqlite::memory().await.unwrap());
         Self { outbox: Outbox { store, receiver, metrics: Metrics::default() }, _folder: folder }
     }
@@ -334,6 +334,30 @@ async fn a_hold_of_an_object_without_a_run_is_delivered() {
     let event: Value = serde_json::from_str(&request.body).unwrap();
     assert_eq!((&event["subject"], &event["data"]["uid"]), (&"shop/nightly".into(), &"0a1b".into()));
     assert_eq!((cx.waiting().await, cx.counted("RunHeld", "delivered")), (0, 1));
+}
+
+#[tokio::test]
+async fn a_look_empties_an_outbox_of_more_than_a_batch() {
+    let server = ReceiverServer::start(&[Behavior::Answer("200 OK")]).await;
+    let mut cx = Context::new(&server, allow_all()).await;
+    cx.outbox.receiver = None;
+    for number in 0..200 {
+        cx.failed_run(&format!("run-{number}")).await;
+    }
+    assert_eq!(cx.waiting().await, 200);
+    cx.outbox.drain().await.unwrap();
+    assert_eq!((cx.waiting().await, cx.counted("RunFailed", "unwanted")), (0, 200));
+}
+
+#[tokio::test]
+async fn a_receiver_that_takes_nothing_is_tried_with_one_batch() {
+    let server = ReceiverServer::start(&[Behavior::Answer("500 Oops")]).await;
+    let cx = Context::new(&server, allow_all()).await;
+    for number in 0..=BATCH {
+        cx.failed_run(&format!("run-{number}")).await;
+    }
+    cx.outbox.drain().await.unwrap();
+    assert_eq!(server.received().len(), BATCH as usize);
 }
 
 #[tokio::test]

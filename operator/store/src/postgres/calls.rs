@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use dalsegno_protocol::{Call, CallState, Limits, RawValue};
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
@@ -89,63 +90,57 @@ impl Postgres {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
-        let mut row = self.claim_row(claim, arguments.as_deref(), &cipher).await?;
-        if matches!(row.try_get("verdict")?, "go" | "done" | "uncertain" | "compare") {
-            let call = CallRow::read(&row)?;
-            if has_other_arguments(&call, arguments.as_deref(), &cipher)? {
+        let claim = EncodedClaim { claim, arguments: arguments.as_deref(), cipher: &cipher };
+        let claimed = match claim.claim.approval {
+            None => self.claim_at_once(&claim).await?,
+            Some(_) => self.claim_with_approval(&claim).await?,
+        };
+        match claimed {
+            ClaimRow::Row(row) => claim.parse(&row),
+            ClaimRow::OtherArguments(call) => {
                 let is_undone = self.is_undone(&call).await?;
-                return Ok(Claimed::Invalid(other_arguments_message(&call, is_undone)));
+                Ok(Claimed::Invalid(other_arguments_message(&call, is_undone)))
             }
         }
-        if row.try_get::<&str, _>("verdict")? == "compare" {
-            row = self.claim_row(claim, None, &cipher).await?;
-        }
-        let id = &claim.id;
-        Ok(match row.try_get("verdict")? {
-            "go" => Claimed::Go(Box::new(CallRow::read(&row)?.public(&cipher)?)),
-            "done" => Claimed::Done(Box::new(CallRow::read(&row)?.public(&cipher)?)),
-            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(&row)?.public(&cipher)?)),
-            "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
-            "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
-            "other policy" => Claimed::Invalid(format!(
-                "call {id:?} has another policy: {:?}",
-                CallRow::read(&row)?.policy.0
-            )),
-            "too large" => Claimed::TooLarge,
-            "not granted" => Claimed::ApprovalNotGranted(not_granted_message(claim.approval.as_deref())),
-            "spent" => Claimed::ApprovalSpent,
-            "fenced" => Claimed::Fenced,
-            "finished" => Claimed::Finished,
-            "not found" => Claimed::NotFound,
-            other => return Err(DbError::unknown_value("verdict on a claim", other)),
-        })
     }
 
-    /// Sends a claim with these encoded arguments, which are the claim's or none.
-    async fn claim_row(
-        &self,
-        claim: &Claim,
-        encoded: Option<&[u8]>,
-        cipher: &WriteCipher,
-    ) -> DbResult<PgRow> {
-        let digests = cipher.call_digests(&claim.id);
-        let arguments = claim.arguments.as_deref().filter(|_| encoded.is_some());
-        let query = sqlx::query(AssertSqlSafe(CLAIM.as_str()))
-            .bind(claim.run)
-            .bind(claim.capability.as_slice())
-            .bind(without_nul(&claim.id))
-            .bind(claim.claim_id)
-            .bind(enum_str(&claim.policy)?)
-            .bind(claim.key.as_deref().map(without_nul))
-            .bind(encoded)
-            .bind(size::of_json(arguments))
-            .bind(OPEN_CALLS_LIMIT)
-            .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
-            .bind(arguments.map(|json| digests.render(json.get())))
-            .bind(cipher.has_keys())
-            .bind(claim.approval.as_deref().map(without_nul))
-            .bind(cipher.data_key().map(|key| &**key));
-        self.pool.for_run(claim.run).optional(query).await?.ok_or(DbError::OtherDataKey)
+    /// Claims a call that uses no approval: one statement, or two if the stored arguments must be compared first.
+    async fn claim_at_once(&self, claim: &EncodedClaim<'_>) -> DbResult<ClaimRow> {
+        let executor = self.pool.for_run(claim.claim.run);
+        let row = executor.optional(claim.query(claim.arguments)?).await?.ok_or(DbError::OtherDataKey)?;
+        if let Some(call) = claim.with_other_arguments(&row)? {
+            return Ok(ClaimRow::OtherArguments(call));
+        }
+        if !claim.is_to_compare(&row)? {
+            return Ok(ClaimRow::Row(row));
+        }
+        let row = executor.optional(claim.query(None)?).await?.ok_or(DbError::OtherDataKey)?;
+        Ok(ClaimRow::Row(row))
+    }
+
+    /// Claims a call that uses an approval, in a transaction: if the call has other arguments, the approval stays unused.
+    async fn claim_with_approval(&self, claim: &EncodedClaim<'_>) -> DbResult<ClaimRow> {
+        let queued = self.pool.join(claim.claim.run);
+        let work = async {
+            let _served = queued.acquire().await?;
+            let (mut transaction, _) = self.pool.begin("").await?;
+            let mut rows = transaction.all(claim.query(claim.arguments)?).await?;
+            let other = rows.first().map(|row| claim.with_other_arguments(row)).transpose()?.flatten();
+            if let Some(call) = other {
+                transaction.rollback().await?;
+                return Ok(ClaimRow::OtherArguments(call));
+            }
+            if rows.first().map(|row| claim.is_to_compare(row)).transpose()? == Some(true) {
+                rows = transaction.all(claim.query(None)?).await?;
+            }
+            let Some(row) = rows.pop() else {
+                transaction.rollback().await?;
+                return Err(DbError::OtherDataKey);
+            };
+            transaction.commit().await?;
+            Ok(ClaimRow::Row(row))
+        };
+        self.pool.with_timeout(work).await
     }
 
     async fn is_undone(&self, call: &CallRow) -> DbResult<bool> {
@@ -198,6 +193,83 @@ impl Postgres {
     pub(super) async fn do_calls_to_settle(&self, run: RunId, limit: u32) -> DbResult<Vec<String>> {
         let rows = self.pool.all(sqlx::query(CALLS_TO_SETTLE).bind(run).bind(i64::from(limit))).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+}
+
+/// A claim whose payload is encoded.
+struct EncodedClaim<'a> {
+    claim: &'a Claim,
+    arguments: Option<&'a [u8]>,
+    cipher: &'a WriteCipher,
+}
+
+/// The answer to a claim.
+enum ClaimRow {
+    /// With the verdict.
+    Row(PgRow),
+    /// The stored call has other arguments. Nothing was changed.
+    OtherArguments(CallRow),
+}
+
+impl EncodedClaim<'_> {
+    /// The statement, with these encoded arguments, which are the claim's or none.
+    fn query(&self, encoded: Option<&[u8]>) -> DbResult<Query<'static, sqlx::Postgres, PgArguments>> {
+        let Self { claim, cipher, .. } = self;
+        let digests = cipher.call_digests(&claim.id);
+        let arguments = claim.arguments.as_deref().filter(|_| encoded.is_some());
+        Ok(sqlx::query(AssertSqlSafe(CLAIM.as_str()))
+            .bind(claim.run)
+            .bind(claim.capability.to_vec())
+            .bind(without_nul(&claim.id))
+            .bind(claim.claim_id)
+            .bind(enum_str(&claim.policy)?)
+            .bind(claim.key.as_deref().map(without_nul))
+            .bind(encoded.map(<[u8]>::to_vec))
+            .bind(size::of_json(arguments))
+            .bind(OPEN_CALLS_LIMIT)
+            .bind(claim.key.as_deref().map(|key| digests.render(&without_nul(key))))
+            .bind(arguments.map(|json| digests.render(json.get())))
+            .bind(cipher.has_keys())
+            .bind(claim.approval.as_deref().map(without_nul))
+            .bind(cipher.data_key().map(|key| key.to_vec())))
+    }
+
+    /// The stored call, if it has other arguments than the claim.
+    fn with_other_arguments(&self, row: &PgRow) -> DbResult<Option<CallRow>> {
+        if !matches!(row.try_get("verdict")?, "go" | "done" | "uncertain" | "compare") {
+            return Ok(None);
+        }
+        let call = CallRow::read(row)?;
+        let has_other = has_other_arguments(&call, self.arguments, self.cipher)?;
+        Ok(has_other.then_some(call))
+    }
+
+    /// Whether the claim is to be sent again without its arguments, since they are the stored ones.
+    fn is_to_compare(&self, row: &PgRow) -> DbResult<bool> {
+        Ok(row.try_get::<&str, _>("verdict")? == "compare")
+    }
+
+    fn parse(&self, row: &PgRow) -> DbResult<Claimed> {
+        let Self { claim, cipher, .. } = self;
+        let id = &claim.id;
+        Ok(match row.try_get("verdict")? {
+            "go" => Claimed::Go(Box::new(CallRow::read(row)?.public(cipher)?)),
+            "done" => Claimed::Done(Box::new(CallRow::read(row)?.public(cipher)?)),
+            "uncertain" => Claimed::Uncertain(Box::new(CallRow::read(row)?.public(cipher)?)),
+            "no key" => Claimed::Invalid(format!("call {id:?} is new, and a new call needs a key")),
+            "other key" => Claimed::Invalid(format!("call {id:?} has another key")),
+            "other policy" => Claimed::Invalid(format!(
+                "call {id:?} has another policy: {:?}",
+                CallRow::read(row)?.policy.0
+            )),
+            "too large" => Claimed::TooLarge,
+            "not granted" => Claimed::ApprovalNotGranted(not_granted_message(claim.approval.as_deref())),
+            "spent" => Claimed::ApprovalSpent,
+            "fenced" => Claimed::Fenced,
+            "finished" => Claimed::Finished,
+            "not found" => Claimed::NotFound,
+            other => return Err(DbError::unknown_value("verdict on a claim", other)),
+        })
     }
 }
 

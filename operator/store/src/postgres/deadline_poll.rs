@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::Postgres;
 use super::row::parse_enum;
 use crate::db_error::{DbError, DbResult, timestamp};
-use crate::reads::ClockSql;
-use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey, PollSince};
+use crate::reads::{ClockSql, expired_deadline};
+use dalsegno_model::{Changed, DeadlinePoll, HEARTBEAT_GAP_MS, ObjectKey, PollSince};
 
 static POLL: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "greatest", least: "least", now: "now", beat_since: "beat_since" };
@@ -43,11 +43,9 @@ impl Postgres {
                 });
             }
             if let Some(deadline) = row.try_get::<Option<String>, _>("deadline")? {
-                poll.expired.push(Expired {
-                    object,
-                    attempt: row.try_get("attempt")?,
-                    deadline: parse_enum(deadline)?,
-                });
+                let (attempt, deadline) = (row.try_get("attempt")?, parse_enum(deadline)?);
+                let expired = expired_deadline(object, attempt, (deadline, row.try_get("wake_at")?));
+                poll.expired.push(expired?);
             }
         }
         Ok(poll)

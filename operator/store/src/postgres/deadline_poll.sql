@@ -12,7 +12,7 @@ WITH clock AS MATERIALIZED (
     LIMIT 1
 ),
 live AS MATERIALIZED (
-    SELECT namespace, name, object_uid, attempt, attempt_state, changed_at, head_at,
+    SELECT namespace, name, object_uid, attempt, attempt_state, changed_at, head_at, wake_at,
            coalesce(CASE WHEN fresh THEN {first_expired} END, CASE WHEN wake_at <= now THEN 'wake' END) AS deadline
     FROM runs, clock
     WHERE lifecycle = 'live'
@@ -26,15 +26,15 @@ finished AS (
 SELECT clock.now, clock.id AS store_id,
        (SELECT count(*) FROM live WHERE attempt_state = 'attached') AS active,
        run.namespace, run.name, run.object_uid, run.attempt, run.deadline, run.transition, run.head_moved,
-       run.changed_at
+       run.changed_at, run.wake_at
 FROM clock
 LEFT JOIN (
-    SELECT namespace, name, object_uid, attempt, deadline,
+    SELECT namespace, name, object_uid, attempt, deadline, wake_at,
            changed_at >= $1 AS transition, coalesce(head_at >= $3, false) AS head_moved, changed_at
     FROM live
     WHERE deadline IS NOT NULL OR changed_at >= $1 OR head_at >= $3
     UNION ALL
-    SELECT namespace, name, object_uid, attempt, NULL, changed_at >= $1, coalesce(head_at >= $3, false), changed_at
+    SELECT namespace, name, object_uid, attempt, NULL, NULL, changed_at >= $1, coalesce(head_at >= $3, false), changed_at
     FROM finished
     WHERE changed_at >= $1 OR head_at >= $3
 ) AS run ON true

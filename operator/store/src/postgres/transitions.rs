@@ -395,9 +395,11 @@ impl Statement {
         let MovedRateLimit { tenant, provider, reset_at } = moved;
         let (run, tenant) = (self.parameter(run.value()), self.parameter(tenant.value()));
         let (provider, reset_at) = (self.parameter(provider.value()), self.parameter(reset_at.value()));
+        let most = MovedRateLimit::MOST_MS;
         self.parts.push(format!(
-            "UPDATE waits SET wake_at = waits.wake_at + ({reset_at} - waits.reset_at), reset_at = {reset_at} \
-             FROM (SELECT w.run, w.id, w.epoch FROM waits AS w JOIN runs ON runs.id = w.run \
+            "UPDATE waits SET wake_at = waits.wake_at + later.by_ms, reset_at = waits.reset_at + later.by_ms \
+             FROM (SELECT w.run, w.id, w.epoch, least({reset_at} - w.reset_at, {most}) AS by_ms \
+                   FROM waits AS w JOIN runs ON runs.id = w.run \
                    WHERE w.provider = {provider} AND w.kind = 'rateLimit' AND w.state = 'open' AND NOT w.undone \
                      AND w.run <> {run} AND w.reset_at < {reset_at} AND runs.tenant = {tenant} \
                    FOR UPDATE OF w SKIP LOCKED) AS later \

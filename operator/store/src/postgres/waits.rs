@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
@@ -11,7 +10,9 @@ use super::transaction::Transaction;
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Column, Columns, StoredWait, proposal};
 use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, UNREAD_MESSAGE, WAITS_OF_RUN};
-use crate::transitions::{AnswerWait, OpenWait, RateLimitQueue, Rows, UnreadQuery, WaitsQuery};
+use crate::transitions::{
+    AnswerWait, OpenWait, RateLimitQuery, RateLimitQueue, Rows, UnreadQuery, WaitsQuery,
+};
 use dalsegno_format::seal::{PayloadCipher, is_sealed};
 use dalsegno_model::{
     Answered, Digest, OpenWaitRequest, Proposal, RunId, Wait, WaitAnswer, WaitOpened, WaitPolled,
@@ -53,10 +54,10 @@ pub(super) async fn load(
     let ids: Vec<_> = query.ids.iter().map(|id| without_nul(id)).collect();
     let found = transaction.all(sqlx::query(AssertSqlSafe(NAMED.as_str())).bind(run.id).bind(ids)).await?;
     rows.named_waits = found.iter().map(StoredWait::read).collect::<DbResult<_>>()?;
-    if let Some(provider) = query.provider {
-        let provider = without_nul(provider);
+    if let Some(RateLimitQuery { provider, probe_ms }) = query.rate_limit {
+        let (provider, since) = (without_nul(provider), rows.of_run.now - probe_ms);
         transaction.all(sqlx::query(LOCK_RATE_LIMIT).bind(&run.tenant).bind(&provider)).await?;
-        let query = sqlx::query(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider);
+        let query = sqlx::query(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider).bind(since);
         let found = transaction.all(query).await?;
         let row = found.first().ok_or_else(|| DbError::Corrupt("a count returned no row".into()))?;
         rows.rate_limit =
@@ -99,14 +100,19 @@ impl Postgres {
             states.push(match (row.try_get("is_current")?, exists) {
                 (false, _) => WaitPolled::Fenced,
                 (true, false) => WaitPolled::NoSuchWait,
-                (true, true) => WaitPolled::Wait(Box::new(self.public_wait(row).await?)),
+                (true, true) => {
+                    let wait = StoredWait::read(row)?;
+                    let read = async || {
+                        self.public_wait(&wait).await.map_err(|fault| fault.with_context("polling waits"))
+                    };
+                    WaitPolled::of(self.with_fresh_key(wait.row.run, read).await)?
+                }
             });
         }
         Ok(states)
     }
 
-    async fn public_wait(&self, row: &PgRow) -> DbResult<Wait> {
-        let wait = StoredWait::read(row)?;
+    async fn public_wait(&self, wait: &StoredWait) -> DbResult<Wait> {
         let cipher = if wait.looks_sealed() {
             self.cipher_to_read(wait.row.run, true).await?
         } else {

@@ -1,11 +1,13 @@
 //! The deadline rule in SQL, from the table of its clocks.
 
 use dalsegno_model::{
-    CLOCKS, Clock, ClockLength, ClockStart, HEARTBEAT_GAP_MS, HEARTBEATS_PER_LEASE, RECONNECT_MS,
+    CLOCKS, Clock, ClockLength, ClockStart, Deadline, Expired, HEARTBEAT_GAP_MS, HEARTBEATS_PER_LEASE,
+    ObjectKey, RECONNECT_MS,
 };
 use serde::Serialize;
 
 use super::EnumText;
+use crate::db_error::{DbResult, timestamp};
 
 /// How long outages of the gateways are kept, in milliseconds: the longest progress deadline, and a day.
 pub(crate) const OUTAGES_KEPT_MS: i64 = 31 * 86_400_000;
@@ -129,4 +131,14 @@ fn column(start: ClockStart) -> &'static str {
 /// The name of a variant, quoted.
 fn literal(variant: impl Serialize) -> String {
     format!("'{}'", EnumText(variant).text())
+}
+
+/// An expired deadline. `wake_at`: the column of that name.
+pub(crate) fn expired_deadline(
+    object: ObjectKey,
+    attempt: i32,
+    (deadline, wake_at): (Deadline, Option<i64>),
+) -> DbResult<Expired> {
+    let wake_at = wake_at.filter(|_| deadline == Deadline::Wake).map(timestamp).transpose()?;
+    Ok(Expired { object, attempt, deadline, wake_at })
 }

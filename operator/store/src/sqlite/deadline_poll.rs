@@ -7,8 +7,8 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::read::store_row;
 use crate::db_error::{DbResult, timestamp};
-use crate::reads::{ClockSql, Column as _, EnumText};
-use dalsegno_model::{Changed, DeadlinePoll, Expired, HEARTBEAT_GAP_MS, ObjectKey, PollSince};
+use crate::reads::{ClockSql, Column as _, EnumText, expired_deadline};
+use dalsegno_model::{Changed, DeadlinePoll, HEARTBEAT_GAP_MS, ObjectKey, PollSince};
 
 /// `?1` is the time now, `?2` the time since which a gateway has been serving without a gap, `?3` whether one is serving.
 /// If none is, no deadline expires but `wake`: that is the store's clock alone.
@@ -16,8 +16,8 @@ pub(super) static EXPIRED: LazyLock<String> = LazyLock::new(|| {
     let clocks = ClockSql { greatest: "max", least: "min", now: "?1", beat_since: "?2" };
     let deadline = clocks.first_expired();
     format!(
-        "SELECT namespace, name, object_uid, attempt, deadline FROM ( \
-             SELECT namespace, name, object_uid, attempt, coalesce(CASE WHEN ?3 THEN {deadline} END, CASE WHEN wake_at <= ?1 THEN 'wake' END) AS deadline \
+        "SELECT namespace, name, object_uid, attempt, deadline, wake_at FROM ( \
+             SELECT namespace, name, object_uid, attempt, wake_at, coalesce(CASE WHEN ?3 THEN {deadline} END, CASE WHEN wake_at <= ?1 THEN 'wake' END) AS deadline \
              FROM runs INDEXED BY runs_live WHERE lifecycle = 'live' \
          ) WHERE deadline IS NOT NULL ORDER BY namespace, name"
     )
@@ -56,11 +56,12 @@ pub(super) async fn poll(conn: &mut SqliteConnection, now: i64, since: PollSince
         expired: expired
             .iter()
             .map(|row| {
-                Ok(Expired {
-                    object: object(row)?,
-                    attempt: row.try_get("attempt")?,
-                    deadline: EnumText::read(row, "deadline")?.0,
-                })
+                let (object, attempt) = (object(row)?, row.try_get("attempt")?);
+                expired_deadline(
+                    object,
+                    attempt,
+                    (EnumText::read(row, "deadline")?.0, row.try_get("wake_at")?),
+                )
             })
             .collect::<DbResult<_>>()?,
         changed: changed

@@ -49,9 +49,9 @@ impl Sqlite {
                 PolledWait { is_current: false, .. } => WaitPolled::Fenced,
                 PolledWait { wait: None, .. } => WaitPolled::NoSuchWait,
                 PolledWait { wait: Some(wait), .. } => {
-                    let cipher = self.cipher_to_read(wait.row.run, wait.looks_sealed()).await?;
-                    let wait = wait.public(&cipher).map_err(|fault| fault.with_context(operation))?;
-                    WaitPolled::Wait(Box::new(wait))
+                    let cipher = self.cipher_to_read(wait.row.run, wait.looks_sealed()).await;
+                    let read = |cipher| wait.public(&cipher).map_err(|fault| fault.with_context(operation));
+                    WaitPolled::of(cipher.and_then(read))?
                 }
             });
         }

@@ -10,15 +10,17 @@ use crate::db_error::DbResult;
 use crate::reads::{Column, StoredWait};
 use crate::statements::{PROPOSAL, RATE_LIMIT_QUEUE, UNREAD_MESSAGE, WAIT_STATE, WAITS, WAITS_OF_RUN};
 use crate::transitions::{
-    AuditEvent, MovedRateLimit, RateLimitQueue, Rows, UnreadQuery, WaitsQuery, withdrawn_detail,
+    AuditEvent, MovedRateLimit, RateLimitQuery, RateLimitQueue, Rows, UnreadQuery, WaitsQuery,
+    withdrawn_detail,
 };
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{Digest, RunId};
 
-/// As [`MovedRateLimit`]. The parameters are the run, the tenant, the provider and the new end.
-const MOVE_RATE_LIMIT: &str = "UPDATE waits SET wake_at = wake_at + (?4 - reset_at), reset_at = ?4 \
+/// As [`MovedRateLimit`]. The parameters are the run, the tenant, the provider, the new end and the longest move.
+pub(super) const MOVE_RATE_LIMIT: &str = "UPDATE waits \
+     SET wake_at = wake_at + min(?4 - reset_at, ?5), reset_at = reset_at + min(?4 - reset_at, ?5) \
      WHERE provider = ?3 AND kind = 'rateLimit' AND state = 'open' AND NOT undone AND run <> ?1 AND reset_at < ?4 \
-       AND run IN (SELECT id FROM runs WHERE tenant = ?2)";
+       AND EXISTS (SELECT 1 FROM runs WHERE runs.id = waits.run AND runs.tenant = ?2)";
 
 /// Loads the waits that a rule needs besides the open ones.
 pub(super) async fn load(
@@ -35,8 +37,10 @@ pub(super) async fn load(
             .await?;
         rows.named_waits.extend(found.as_ref().map(StoredWait::read).transpose()?);
     }
-    if let Some(provider) = query.provider {
-        let query = sqlx::query_as(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider);
+    if let Some(RateLimitQuery { provider, probe_ms }) = query.rate_limit {
+        let since = rows.of_run.now - probe_ms;
+        let query = sqlx::query_as(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant);
+        let query = query.bind(provider).bind(since);
         let (others, is_probe) = query.fetch_one(&mut *conn).await?;
         rows.rate_limit = RateLimitQueue { others, is_probe };
     }
@@ -71,6 +75,7 @@ pub(super) async fn move_rate_limit(
 ) -> DbResult<()> {
     let MovedRateLimit { tenant, provider, reset_at } = moved;
     let query = sqlx::query(MOVE_RATE_LIMIT).bind(run).bind(tenant).bind(provider).bind(reset_at);
+    let query = query.bind(MovedRateLimit::MOST_MS);
     query.execute(conn).await?;
     Ok(())
 }

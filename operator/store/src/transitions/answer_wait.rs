@@ -41,7 +41,7 @@ impl Transition for AnswerWait {
     const OPERATION: &'static str = "answering a wait";
 
     fn needs(&self) -> Needs<'_> {
-        Needs::Waits(WaitsQuery { ids: &self.ids, provider: None, unread: None })
+        Needs::Waits(WaitsQuery { ids: &self.ids, rate_limit: None, unread: None })
     }
 
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<Answered>> {

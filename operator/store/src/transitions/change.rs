@@ -70,8 +70,14 @@ pub(crate) type WaitKey = (String, i64);
 pub(crate) struct MovedRateLimit {
     pub tenant: String,
     pub provider: String,
-    /// The new end. Waits that were computed from an earlier one are moved by the difference.
+    /// The new end. Waits that were computed from an earlier one are moved by the difference, at most by [`Self::MOST_MS`].
     pub reset_at: i64,
+}
+
+impl MovedRateLimit {
+    /// The most by which one probe moves the waits of other runs, in milliseconds. A run that errs delays no other for
+    /// long; if the limit does last longer, the next probe moves them again.
+    pub const MOST_MS: i64 = 600_000;
 }
 
 /// A row of the audit, linked to the row before it.

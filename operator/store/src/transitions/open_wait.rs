@@ -4,11 +4,11 @@ use dalsegno_protocol::{Limits, OnTimeout, WaitKind, WaitOutcome, WaitState};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::waits::{answer_by_clock, answer_message_wait, update_waits};
+use super::waits::{answer_by_clock, answer_by_message, update_waits};
 use super::worker::has_capability;
 use super::{
-    Change, Decision, MovedRateLimit, Needs, OutboxEntry, RateLimitQueue, Rows, Transition, UnreadQuery,
-    WaitsQuery, text,
+    Change, Decision, MovedRateLimit, Needs, OutboxEntry, RateLimitQuery, RateLimitQueue, Rows, Transition,
+    UnreadQuery, WaitsQuery, text,
 };
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{BoundaryColumn, EnumText, Hash, RunRow, StoredWait, WaitRow};
@@ -23,6 +23,10 @@ const UNKNOWN_RESET_MS: i64 = 60_000;
 /// The time between two groups of runs that try a provider again, each twice as large as the one before. In
 /// milliseconds.
 const RAMP_MS: i64 = 5_000;
+
+/// A run is a probe of a rate limit for so long after its wait for it: what it learns then moves the waits of other runs.
+/// In milliseconds.
+const PROBE_MS: i64 = 300_000;
 
 /// The runs of a group try within this time. In milliseconds.
 const JITTER_MS: u64 = 1_000;
@@ -111,6 +115,16 @@ impl OpenWait {
         })
     }
 
+    /// The current attempt waits for what an earlier one has opened, so the wait is one of its own
+    /// ([`dalsegno_model::RunRecord::unattended_wait`]). Not in the audit: the run's row is unchanged.
+    fn take_over(&self, change: &mut Change) {
+        let attempt = change.row().attempt;
+        let is_it = |wait: &&mut WaitRow| wait.id == self.id() && wait.is_open();
+        for wait in change.waits_mut().iter_mut().filter(is_it) {
+            wait.attempt = attempt;
+        }
+    }
+
     /// The new row.
     fn row(&self, run: &RunRow, now: i64, queue: RateLimitQueue) -> WaitRow {
         let longest = Limits::WAIT_SECONDS * 1_000;
@@ -161,18 +175,23 @@ impl Transition for OpenWait {
     const OPERATION: &'static str = "opening a wait";
 
     fn needs(&self) -> Needs<'_> {
-        let (provider, unread) = match &self.asks {
-            WaitAsks::RateLimit { provider, .. } => (Some(provider.as_str()), None),
+        let (rate_limit, unread) = match &self.asks {
+            WaitAsks::RateLimit { provider, .. } => {
+                (Some(RateLimitQuery { provider, probe_ms: PROBE_MS }), None)
+            }
             WaitAsks::Message(topic) => (None, Some(UnreadQuery { topic: topic.as_deref() })),
             WaitAsks::Approval { .. } | WaitAsks::Until(_) => (None, None),
         };
-        Needs::Waits(WaitsQuery { ids: &self.ids, provider, unread })
+        Needs::Waits(WaitsQuery { ids: &self.ids, rate_limit, unread })
     }
 
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<WaitOpened>> {
         let (before, queue, unread) = (rows.named_waits.pop(), rows.rate_limit, rows.unread_message);
         let mut change = Change::of(rows);
         if let Some(answer) = self.refuse(change.row(), change.is_live(), before.as_ref())? {
+            if matches!(answer, WaitOpened::Wait(_)) {
+                self.take_over(&mut change);
+            }
             return Ok(change.decide(answer));
         }
         let row = self.row(change.row(), change.now(), queue);
@@ -209,8 +228,7 @@ impl Transition for OpenWait {
             answer_by_clock(&mut change, &id, WaitOutcome::Elapsed);
         }
         if let Some(position) = unread {
-            let topic = change.waits().last().and_then(|wait| wait.topic.clone());
-            answer_message_wait(&mut change, topic.as_deref(), position);
+            answer_by_message(&mut change, &id, position);
         }
         let Some(row) = change.waits().last().cloned() else {
             return Err(DbError::Corrupt("a new wait is not among the waits of its run".into()));

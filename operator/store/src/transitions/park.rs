@@ -24,7 +24,7 @@ impl Transition for Park {
         if self.on.is_empty() {
             Needs::Nothing
         } else {
-            Needs::Waits(WaitsQuery { ids: &self.on, provider: None, unread: None })
+            Needs::Waits(WaitsQuery { ids: &self.on, rate_limit: None, unread: None })
         }
     }
 

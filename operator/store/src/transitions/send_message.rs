@@ -3,7 +3,7 @@
 use dalsegno_protocol::Limits;
 use serde_json::json;
 
-use super::waits::answer_message_wait;
+use super::waits::{answer_message_wait, is_waited_for};
 use super::{Change, Decision, Needs, Rows, Transition, text};
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{Hash, MessageRow, encode_payload};
@@ -51,6 +51,18 @@ impl SendMessage {
         })
     }
 
+    /// Whether the inbox has no place for the message. One that a wait of the run is open for has a place of its own:
+    /// otherwise messages of another topic could keep a parked run asleep for ever.
+    fn is_too_much(&self, change: &Change) -> bool {
+        let (mut messages, mut bytes) = (Limits::MESSAGES, Limits::INBOX_BYTES);
+        if is_waited_for(change, self.topic.as_deref()) {
+            messages += Limits::WAITS;
+            bytes += Limits::WAITS * Limits::MESSAGE_BYTES;
+        }
+        let run = change.row();
+        run.unread >= messages as i64 || run.unread_bytes + self.bytes > bytes as i64
+    }
+
     /// Refuses to store a new message. One that was stored before is still recognized.
     pub fn unless_full(self, room: DbResult<()>) -> Self {
         Self { full: room.err(), ..self }
@@ -68,16 +80,11 @@ impl Transition for SendMessage {
     fn decide(&self, mut rows: Rows) -> DbResult<Decision<Sent>> {
         let stored = rows.message.take();
         let mut change = Change::of(rows);
-        let run = change.row();
         let refused = match stored {
             Some(stored) if self.digests.contains(&stored.digest) => Some(Sent::Duplicate(stored.position)),
             _ if !change.is_live() => Some(Sent::Finished),
             Some(_) => Some(Sent::Conflict),
-            None if run.unread >= Limits::MESSAGES as i64
-                || run.unread_bytes + self.bytes > Limits::INBOX_BYTES as i64 =>
-            {
-                Some(Sent::TooMany)
-            }
+            None if self.is_too_much(&change) => Some(Sent::TooMany),
             None => None,
         };
         if let Some(answer) = refused {

@@ -126,17 +126,23 @@ pub(super) fn wait_for_message<'a>(
         .min_by_key(|wait| (!on.contains(wait.id.as_str()), wait.ordinal))
 }
 
+/// Whether a message of this topic would answer a wait of the run.
+pub(super) fn is_waited_for(change: &Change, topic: Option<&str>) -> bool {
+    wait_for_message(change.waits(), &[], topic).is_some()
+}
+
 /// Answers the wait that a message of this topic is for, if there is one. `position`: the message's in the inbox.
 pub(super) fn answer_message_wait(change: &mut Change, topic: Option<&str>, position: i64) {
     let on = parked_on(change.row()).map(|(on, _)| on).unwrap_or_default();
-    let Some(id) = wait_for_message(change.waits(), &on, topic).map(|wait| wait.id.clone()) else { return };
-    answer_wait(
-        change,
-        &NewAnswer {
-            id: &id,
-            outcome: WaitOutcome::Message,
-            actor: actor::OPERATOR,
-            detail: json!({ "position": position }),
-        },
-    );
+    let id = wait_for_message(change.waits(), &on, topic).map(|wait| wait.id.clone());
+    if let Some(id) = id {
+        answer_by_message(change, &id, position);
+    }
+}
+
+/// A message answers this open wait.
+pub(super) fn answer_by_message(change: &mut Change, id: &str, position: i64) {
+    let detail = json!({ "position": position });
+    let (outcome, actor) = (WaitOutcome::Message, actor::OPERATOR);
+    answer_wait(change, &NewAnswer { id, outcome, actor, detail });
 }

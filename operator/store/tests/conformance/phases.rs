@@ -16,7 +16,7 @@ on_every_engine! {
 /// What each call does. `-`: nothing changes. `+` and `-` with a name: the person's request is made or withdrawn. The
 /// current attempt is the second one, or the third one of a parked or waiting run; the first one committed two turns.
 #[rustfmt::skip]
-const TABLE: [(Phase, [&str; VERBS.len()]); 12] = [
+pub const TABLE: [(Phase, [&str; VERBS.len()]); 12] = [
     //                  Suspend     Resume      Cancel
     //                  Park
     //                  AcknowledgeCancel
@@ -115,7 +115,7 @@ const TABLE: [(Phase, [&str; VERBS.len()]); 12] = [
 const AT_ONCE: usize = 6;
 
 /// The calls, in the order of a row's cells.
-const VERBS: [Verb; 14] = [
+pub const VERBS: [Verb; 14] = [
     Verb::Suspend,
     Verb::Resume,
     Verb::Cancel,
@@ -133,7 +133,7 @@ const VERBS: [Verb; 14] = [
 ];
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+pub enum Phase {
     /// The attempt has no pod.
     Reserved,
     /// The attempt has a pod, and no worker.
@@ -161,7 +161,7 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Verb {
+pub enum Verb {
     Suspend,
     Resume,
     Cancel,

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from dalsegno import _env, _leave
 from dalsegno._calls import Calls
-from dalsegno._errors import Refused
+from dalsegno._errors import AlreadyCommitted, Refused
 from dalsegno._json import decode_channel
 from dalsegno._lease import Lease
 from dalsegno._transport import Transport
@@ -213,7 +213,8 @@ class Attempt:
         if reaction is Reaction.EXIT:
             _leave.exit_over(refusal.code, refusal.detail)
         if reaction is Reaction.RAISE:
-            raise Refused(refusal.code, f"{name}: {refusal.detail}")
+            error = AlreadyCommitted if refusal.committed else Refused
+            raise error(refusal.code, f"{name}: {refusal.detail}")
 
 
 def park_fields(on: Iterable[str], mode: str) -> dict[str, Any]:

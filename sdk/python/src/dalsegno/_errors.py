@@ -22,6 +22,10 @@ class Refused(Exception):
         return code
 
 
+class AlreadyCommitted(Refused):
+    """The gateway refused a repeated boundary that is in the store: its own park fences it."""
+
+
 class Uncertain(Exception):
     """Nobody knows whether a tool call took effect: find out, then record the answer with `Run.settle`.
 

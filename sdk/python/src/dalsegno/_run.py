@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from dalsegno import _records
 from dalsegno._attempt import park_fields
 from dalsegno._calls import Tool
-from dalsegno._errors import Refused
+from dalsegno._errors import AlreadyCommitted
 from dalsegno._inbox import Message
 from dalsegno._json import encode_channels
 from dalsegno._records import Operations
@@ -151,10 +152,7 @@ class Run(Waiting):
         is in the store.
         """
         with self._lease.parking():
-            try:
+            with suppress(AlreadyCommitted):
                 self._transport.send(path, fields)
-            except Refused as refused:
-                if refused.code != "FENCED":
-                    raise
             self._lease.ended = True
         sys.exit(0)

@@ -78,6 +78,17 @@ fn a_message_is_its_authors_word_and_cannot_pass_for_anothers() {
 }
 
 #[test]
+fn an_author_can_neither_hide_text_nor_turn_it_around() {
+    let of = |author: &str| said(json!("x"), json!({ "author": author }));
+    for hidden in ["\u{202e}", "\u{200b}", "\u{feff}", "\u{2066}", "\u{e0041}", "\0", "\u{a0}"] {
+        assert_eq!(of(&format!("a{hidden}b")), "Message from a b:\n> x", "{hidden:?}");
+    }
+    for shown in ["o'neill", "a\"b", "a\\b", "e\u{301}", "Ж", "名"] {
+        assert_eq!(of(shown), format!("Message from {shown}:\n> x"));
+    }
+}
+
+#[test]
 fn a_value_that_is_no_text_is_quoted_as_json() {
     assert_eq!(said(json!({"ö": 1}), json!({})), "Message from ann:\n> {\"ö\":1}");
     assert_eq!(said(json!(""), json!({})), "Message from ann:\n> ");

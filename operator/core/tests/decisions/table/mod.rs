@@ -1,6 +1,8 @@
 //! Tables of cases, by topic.
 
+mod announcements;
 mod approvals;
+mod approvals_in_time;
 mod avoided_nodes;
 mod backoff;
 mod bad_roll_outs;

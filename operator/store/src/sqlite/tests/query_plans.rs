@@ -7,7 +7,9 @@ use super::file;
 use crate::sqlite::calls::{NEXT_ORDINAL, list_sql};
 use crate::sqlite::deadline_poll::{ACTIVE, CHANGED, EXPIRED};
 use crate::sqlite::open_calls::BYTES;
+use crate::sqlite::waits::MOVE_RATE_LIMIT;
 use crate::sqlite::{compaction, read, retention};
+use crate::statements::{RATE_LIMIT_QUEUE, UNREAD_MESSAGE, WAITS_OF_RUN};
 use dalsegno_model::CallFilter;
 
 #[tokio::test]
@@ -32,6 +34,37 @@ async fn calls_are_found_by_an_index() {
         let found = calls.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
         let sorts = steps.iter().any(|step| step.contains("TEMP B-TREE"));
         assert!(found && calls.len() == indexes.len() && !sorts, "{sql}: {steps:#?}");
+    }
+}
+
+/// A run may have had thousands of waits, which must cost nothing while a worker attaches, waits again or gets a message.
+#[tokio::test]
+async fn waits_of_a_long_life_are_not_read() {
+    let (_dir, store) = file().await;
+    let answered = "waits_answered (run=? AND answered_at>?)";
+    for (sql, indexes) in [
+        (WAITS_OF_RUN.clone(), &["waits_open (run=?)", answered][..]),
+        (RATE_LIMIT_QUEUE.to_owned(), &["waits_by_provider (provider=?)", answered]),
+        (UNREAD_MESSAGE.to_owned(), &["waits_by_message (run=? AND position=?)"]),
+        (MOVE_RATE_LIMIT.to_owned(), &["waits_by_provider (provider=?)"]),
+    ] {
+        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+        let steps = store
+            .write("reading", |conn, _| {
+                Box::pin(async move {
+                    let query = sqlx::query(explain).bind(Uuid::nil()).bind("t").bind("p").bind(0).bind(0);
+                    Ok(query.fetch_all(conn).await?)
+                })
+            })
+            .await
+            .unwrap();
+        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+        let is_of_waits = |step: &&String| step.contains(" waits ") || step.contains(" other ");
+        let waits: Vec<_> = steps.iter().filter(is_of_waits).collect();
+        let found = waits.iter().zip(indexes).all(|(step, index)| step.ends_with(index));
+        let runs_by_id =
+            steps.iter().filter(|step| step.contains(" runs ")).all(|step| step.ends_with("(id=?)"));
+        assert!(found && runs_by_id && waits.len() == indexes.len(), "{sql}: {steps:#?}");
     }
 }
 

@@ -4,7 +4,9 @@ use super::*;
 
 /// The deadline has passed.
 fn overdue(on_timeout: OnTimeout) -> Case {
-    case(|wait| (wait.deadline_at, wait.on_timeout) = (Some(ago(1)), on_timeout))
+    case(|wait| {
+        (wait.opened_at, wait.deadline_at, wait.on_timeout) = (ago(1), Some(ago(1)), on_timeout);
+    })
 }
 
 #[test]
@@ -12,7 +14,7 @@ fn an_approval_times_out_only_after_a_live_read_without_a_decision() {
     let mut case = overdue(OnTimeout::Answer);
     case.given.row.waits[0].deadline_at = Some(ago(1));
     let object = case.until("time-out-wait").map(|_| case.object().clone()).unwrap();
-    case.approvals().objects = vec![ObservedApproval { object: object.clone(), live: false }];
+    case.approvals().objects = vec![ObservedApproval::cached(object.clone())];
     let names: Vec<_> = case.effects().iter().map(ApprovalEffect::name).collect();
     assert!(
         names.contains(&"read-approval") && !names.contains(&"time-out-wait"),

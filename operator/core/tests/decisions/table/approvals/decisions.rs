@@ -43,10 +43,10 @@ fn an_object_from_before_the_policies_is_replaced_with_its_decision() {
     *created = Some(Time(ago(50)));
     case.approvals().policies = PolicyState::InPlace { since: ago(49) };
     // In the audit first.
-    let [ApprovalEffect::RefuseDecision { reason, .. }] = &case.effects()[..] else {
+    let Some(ApprovalEffect::RefuseDecision { reason, .. }) = case.until("refuse-decision") else {
         panic!("{:?}", case.effects())
     };
-    assert_eq!(*reason, ApprovalReason::DecidedWithoutPolicy);
+    assert_eq!(reason, ApprovalReason::DecidedWithoutPolicy);
     assert!(matches!(case.until("delete-approval"), Some(ApprovalEffect::Delete { .. })));
     let object = case.settle();
     assert_eq!(

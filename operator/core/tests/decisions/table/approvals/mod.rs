@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Given, ago, now, run};
+use crate::fixtures::{Given, ago, default_revision, now, run};
 
 const HASH: &str = "sha256:0707070707070707070707070707070707070707070707070707070707070707";
 
@@ -58,6 +58,7 @@ fn case(change: impl FnOnce(&mut OpenWait)) -> Case {
     let mut given = run();
     given.row.park = Some(ParkedOn { on: vec![wait.id.clone()], mode: ParkMode::All, at: ago(60) });
     given.row.waits = vec![wait];
+    given.row.attempt.revision = Some(default_revision());
     given.seen.approvals = Some(ObservedApprovals::cached(Vec::new(), in_place()));
     let seen = given.observed();
     Case { given, seen }
@@ -150,7 +151,7 @@ impl Case {
             json[name] = value.clone();
         }
         object.spec = serde_json::from_value(json).unwrap();
-        self.approvals().objects = vec![ObservedApproval { object, live: false }];
+        self.approvals().objects = vec![ObservedApproval::cached(object)];
         self.approvals().waits.clear();
         self
     }

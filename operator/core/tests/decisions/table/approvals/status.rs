@@ -37,7 +37,7 @@ fn the_last_twenty_approvals_that_are_over_are_kept_and_strangers_are_deleted() 
         object.spec.epoch = epoch;
         object.metadata.name = Some(name_of(&case.given.run, &WaitKey { id: "pay".into(), epoch }));
         object.metadata.creation_timestamp = Some(Time(Timestamp::from_second(1_000 + epoch).unwrap()));
-        ObservedApproval { object, live: false }
+        ObservedApproval::cached(object)
     };
     let mut objects: Vec<_> = (0..22).map(object).collect();
     let mut stranger = object(99);
