@@ -56,7 +56,7 @@ pub enum Hidden {
 }
 
 impl Hidden {
-    /// Everything.
+    /// Everything, in the order of the decision: what comes later is tried in each world that an earlier one leads to.
     pub const ALL: [Self; 15] = [
         Self::Store,
         Self::Approvals,
@@ -65,9 +65,9 @@ impl Hidden {
         Self::LostPods,
         Self::Node,
         Self::PastNodes,
-        Self::Head,
         Self::Fork,
         Self::StepBack,
+        Self::Head,
         Self::GatewayCa,
         Self::PodName,
         Self::PodRefusal,
