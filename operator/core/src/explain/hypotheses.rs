@@ -2,7 +2,7 @@
 
 use dalsegno_crds::{AgentRun, names};
 use dalsegno_model::checkpoint::{Checkpoint, CheckpointCorruption, LastGood};
-use dalsegno_model::{Attempt, AttemptState, BoundaryId, PriorRun, RunRecord};
+use dalsegno_model::{Attempt, AttemptState, BoundaryId, ForkRefusal, PriorRun, RunRecord};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
@@ -11,7 +11,10 @@ use uuid::Uuid;
 use crate::decide::decide;
 use crate::decision::Effect;
 use crate::late_node_loss;
-use crate::observed::{NameHolder, Observed, ObservedHead, ObservedNode, ObservedPod, ObservedStore};
+use crate::observed::{
+    ForkProgress, GatewayAddress, NameHolder, Observed, ObservedHead, ObservedNode, ObservedPod,
+    ObservedStore,
+};
 use crate::orphaned_pods;
 use crate::pod_create_error::{NamespaceQuota, PodCreateError};
 use crate::rule::Rule;
@@ -36,6 +39,12 @@ pub enum Hidden {
     PastNodes,
     /// Whether the state at the checkpoint can be rebuilt.
     Head,
+    /// How far a fork is copied, or why it is refused.
+    Fork,
+    /// Whether a step back was refused.
+    StepBack,
+    /// Whether the CA of the gateway is known.
+    GatewayCa,
     /// Whether another object has the name of the next pod.
     PodName,
     /// Whether the API server has refused the next pod a moment ago.
@@ -47,8 +56,8 @@ pub enum Hidden {
 }
 
 impl Hidden {
-    /// Everything.
-    pub const ALL: [Self; 12] = [
+    /// Everything, in the order of the decision: what comes later is tried in each world that an earlier one leads to.
+    pub const ALL: [Self; 15] = [
         Self::Store,
         Self::Approvals,
         Self::Template,
@@ -56,7 +65,10 @@ impl Hidden {
         Self::LostPods,
         Self::Node,
         Self::PastNodes,
+        Self::Fork,
+        Self::StepBack,
         Self::Head,
+        Self::GatewayCa,
         Self::PodName,
         Self::PodRefusal,
         Self::Quota,
@@ -74,6 +86,9 @@ impl Hidden {
             Self::Node => "whether the node is Ready",
             Self::PastNodes => "whether the node of a past attempt turns out to be lost",
             Self::Head => "whether the state at the checkpoint can be rebuilt",
+            Self::Fork => "whether the fork is refused",
+            Self::StepBack => "whether a step back was refused",
+            Self::GatewayCa => "whether the CA of the gateway is known",
             Self::PodName => "whether another pod has the name of the next one",
             Self::PodRefusal => "whether the API server has just refused the pod",
             Self::Quota => "whether the quota has room",
@@ -109,6 +124,18 @@ pub(super) fn of(hidden: Hidden, run: &AgentRun, (world, now): (&Observed, Times
         Hidden::Node => of_node(row, world, now),
         Hidden::PastNodes => of_past_nodes(row, world, now),
         Hidden::Head => of_head(row, world),
+        Hidden::Fork => {
+            let progress = [ForkProgress::Copying, ForkProgress::Refused(ForkRefusal::NoSuchRun)];
+            progress.into_iter().map(|it| changed(world, |world| world.fork = Some(it))).collect()
+        }
+        Hidden::StepBack => {
+            let refused = |is_so| changed(world, |it| it.step_back_refused = is_so);
+            if_reserved(row, vec![refused(true), refused(false)])
+        }
+        Hidden::GatewayCa => {
+            let unknown = GatewayAddress { url: "https://gateway".into(), ca: None };
+            vec![changed(world, |it| it.gateway = unknown)]
+        }
         Hidden::PodName => {
             let named = |holder| changed(world, |it| it.name_taken = Some(holder));
             if_reserved(row, vec![named(NameHolder::AnotherOwner), named(NameHolder::DeletedRun)])
