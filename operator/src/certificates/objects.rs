@@ -68,6 +68,15 @@ pub struct ServedSecret {
     pub content: Option<(ServedCertificate, CertificateSecret)>,
 }
 
+/// What the annotations of the served certificate say.
+#[derive(Clone, Copy)]
+pub struct ServedNotes {
+    /// Since when the gateway serves a certificate of this CA.
+    pub since: Timestamp,
+    /// Whether the gateway serves workers without TLS. `None`: nobody has decided.
+    pub plain_open: Option<bool>,
+}
+
 /// The ConfigMap with the bundle.
 #[derive(Clone, Default)]
 pub struct BundleMap {
@@ -208,8 +217,7 @@ impl Objects {
         &self,
         read: &ServedSecret,
         content: &CertificateSecret,
-        since: Timestamp,
-        plain_open: Option<bool>,
+        ServedNotes { since, plain_open }: ServedNotes,
     ) -> anyhow::Result<()> {
         let mut annotations = BTreeMap::from([(SINCE.to_owned(), since.to_string())]);
         if let Some(open) = plain_open {

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::certificates::CA;
 use crate::certificates::issue::{self, by_id};
 use crate::certificates::objects::{
-    AuthoritySecret, BundleMap, CertificateSecret, Objects, ServedSecret, bundle_of,
+    AuthoritySecret, BundleMap, CertificateSecret, Objects, ServedNotes, ServedSecret, bundle_of,
 };
 use crate::config::{TlsArgs, TlsMode};
 use crate::controller::context::Context;
@@ -178,7 +178,8 @@ impl Certificates {
             }
             CertificateStep::SetPlainOpen(open) => {
                 let (served, content) = read.served.content.as_ref().context("there is no certificate")?;
-                self.objects.write_served(&read.served, content, served.since, Some(*open)).await
+                let notes = ServedNotes { since: served.since, plain_open: Some(*open) };
+                self.objects.write_served(&read.served, content, notes).await
             }
         }
     }
@@ -190,7 +191,7 @@ impl Certificates {
         let same = served.filter(|it| it.authorities.iter().eq(authorities.keys()));
         let since = same.map_or(read.observed.now, |it| it.since);
         let plain_open = served.and_then(|it| it.plain_open);
-        self.objects.write_served(&read.served, content, since, plain_open).await
+        self.objects.write_served(&read.served, content, ServedNotes { since, plain_open }).await
     }
 
     /// Patches the annotations of the pods. The kubelet then writes the file that the workers read.
