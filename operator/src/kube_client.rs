@@ -222,11 +222,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_proxy_that_is_not_supported_is_reported_and_not_ignored() {
+    async fn a_proxy_is_used() {
+        let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut config = Config::new("http://127.0.0.1:1".parse().unwrap());
-        config.proxy_url = Some("http://127.0.0.1:2".parse().unwrap());
-        let error = from_config(config).err().expect("no client");
-        assert!(matches!(error, kube::Error::ProxyProtocolDisabled { .. }), "{error}");
+        config.proxy_url = Some(format!("http://{}", proxy.local_addr().unwrap()).parse().unwrap());
+        let nodes = Api::<Node>::all(from_config(config).unwrap());
+        let request = tokio::spawn(async move { nodes.get("n1").await });
+        timeout(Duration::from_secs(10), proxy.accept()).await.expect("the proxy is not used").unwrap();
+        request.abort();
     }
 
     #[tokio::test]

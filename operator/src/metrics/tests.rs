@@ -102,12 +102,13 @@ fn the_page_of_metrics_lists_exactly_the_registered_metrics() {
     metrics.runs.set_runs([(state, 1)].into());
     metrics.runs.observe_fence(Duration::from_millis(5));
     metrics.set_anchored_until("none", Timestamp::UNIX_EPOCH);
+    metrics.set_certificates(Some(Timestamp::UNIX_EPOCH), Some(Timestamp::UNIX_EPOCH), [0, 0]);
     metrics.retention_round_ended(Timestamp::UNIX_EPOCH);
     let text = rendered(&metrics);
     let registered = registered(&text);
     // A metric that was never used is missing in the text.
-    let sources =
-        [SOURCE, include_str!("runs.rs")].map(|it| it.split("#[cfg(test)]").next().unwrap_or_default());
+    let sources = [SOURCE, include_str!("runs.rs"), include_str!("people_api.rs")]
+        .map(|it| it.split("#[cfg(test)]").next().unwrap_or_default());
     assert_eq!(registered.len(), sources.concat().matches("registry.register(").count(), "{registered:#?}");
     assert_eq!(documented("Operator"), registered);
 }

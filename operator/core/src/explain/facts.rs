@@ -116,7 +116,7 @@ fn of_run(row: &RunRecord, settings: &Settings, add: &mut impl FnMut(&'static st
         "budget",
         format!(
             "{} of {} charged, {} of {} in a row without progress, {} in a row without progress",
-            counted(it.recovery_attempts - it.recovery_attempts_base, "crash", "crashes"),
+            counted(it.recovery_attempts.saturating_sub(it.recovery_attempts_base), "crash", "crashes"),
             settings.max_recovery_attempts,
             it.attempts_without_progress,
             settings.max_attempts_without_progress,

@@ -51,7 +51,6 @@ async fn both_doors_answer_the_same() {
         "checkpoint",
         "events",
         "events?from=2",
-        "facts",
         "log",
         "log?from=2",
         "calls",
@@ -67,6 +66,9 @@ async fn both_doors_answer_the_same() {
         assert_eq!(of_proxy.text, of_token.text, "{call}");
         assert!(!of_proxy.text.is_empty(), "{call}");
     }
+    // The facts have the time of the look.
+    let facts = server.get(&format!("{RUN}/facts")).await;
+    assert_eq!((facts.status, by_token(&ctx, "facts").await.status), (200, 200), "{}", facts.text);
     let bundle = server.get(&format!("{RUN}/export")).await;
     let found = dalsegno_proof::bundle::verify(bundle.text.as_bytes(), None).unwrap();
     assert_eq!((found.run.as_str(), found.boundaries), ("shop/nightly", 2));
