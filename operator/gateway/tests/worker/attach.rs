@@ -17,7 +17,7 @@ async fn attach_to_a_new_run_returns_a_fresh_decision() {
     let ctx = TestContext::new().await;
     let answer = ctx.attach("pod-1", INSTANCE).await.ok();
     let expected = json!({
-        "run": "shop/nightly", "attempt": 1, "decision": "fresh", "branch": 0,
+        "run": "shop/nightly", "attempt": 1, "decision": "fresh", "branch": 0, "contract": 1,
         "unsettledCalls": [], "completedCalls": [], "waits": [], "warnings": [],
         "heartbeatSeconds": 5, "leaseSeconds": 15, "suspend": false, "cancel": false, "limit": false, "inbox": 0,
     });
