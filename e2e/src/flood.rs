@@ -42,11 +42,27 @@ fn flood_blocking(url: &str, bearer: &str, bytes: u64, length: Length) -> Result
     stream.sock.set_write_timeout(Some(Duration::from_secs(10)))?;
     let sent = send_body(&mut stream, bytes, length);
     stream.sock.set_read_timeout(Some(Duration::from_secs(60)))?;
-    let mut text = Vec::new();
-    // A reset after the answer does not matter.
-    let read = stream.read_to_end(&mut text);
+    let (text, end) = read_answer(&mut stream);
     parse_response(&text)
-        .with_context(|| format!("the gateway closed the connection without an answer: {sent:?}, {read:?}"))
+        .with_context(|| format!("the gateway closed the connection without an answer: {sent:?}, {end:?}"))
+}
+
+/// Reads until the connection ends, and returns how it ended. A reset after the answer does not matter. The stream's own
+/// `read` first sends what is left to send, and fails where nobody receives it any more.
+fn read_answer(stream: &mut TlsStream) -> (Vec<u8>, std::io::Result<()>) {
+    let mut text = Vec::new();
+    loop {
+        match stream.conn.read_tls(&mut stream.sock) {
+            Ok(0) => return (text, Ok(())),
+            Ok(_) => {}
+            Err(error) => return (text, Err(error)),
+        }
+        if let Err(error) = stream.conn.process_new_packets() {
+            return (text, Err(std::io::Error::other(error)));
+        }
+        // Without more plain text this fails with WouldBlock, and the next packet is read.
+        let _ = stream.conn.reader().read_to_end(&mut text);
+    }
 }
 
 fn send_body(writer: &mut TlsStream, bytes: u64, length: Length) -> std::io::Result<()> {
