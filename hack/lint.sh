@@ -61,9 +61,9 @@ chart() {
         gateway.memory.bodies=64Mi operator.memory.cache=0Mi; do
         ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done
-    # With watched namespaces no right to pods is cluster-wide.
-    local watched
-    watched=$("${template[@]}" --set 'watchNamespaces={a,b}') &&
+    # With watched namespaces no right of the operator to pods is cluster-wide. The roles of people are bound by people.
+    local watched own=(--show-only templates/rbac.yaml --show-only templates/deployment.yaml)
+    watched=$("${template[@]}" "${own[@]}" --set 'watchNamespaces={a,b}') &&
         [[ $(grep -c 'resources: \[pods\]' <<<"$watched") = 2 && $watched = *'value: "a,b"'* ]] &&
         ! grep -A 200 '^kind: ClusterRole$' <<<"$watched" | sed '/^---/q' | grep -q pods || return 1
     # The operator reads and writes only the Secrets of TLS, by name, and without TLS none.

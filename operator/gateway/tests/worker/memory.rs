@@ -73,7 +73,7 @@ fn connections_of_strangers_take_no_more_memory_than_each_is_allowed() {
 }
 
 async fn flood_with_heads() {
-    let timeout = Duration::from_secs(60);
+    let timeout = Duration::from_secs(25);
     let ctx = TestContext::attached().await.with_config(Config {
         first_byte_timeout: timeout,
         header_read_timeout: timeout,

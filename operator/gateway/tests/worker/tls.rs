@@ -249,7 +249,7 @@ fn sessions_take_no_more_memory_than_each_connection_is_allowed() {
 
 /// Only the gateway's side of a session stays in memory: the client's is dropped, and its connection kept.
 async fn keep_sessions() {
-    let timeout = Duration::from_secs(60);
+    let timeout = Duration::from_secs(25);
     let ctx = TestContext::attached().await.with_config(Config {
         first_byte_timeout: timeout,
         handshake_timeout: timeout,
