@@ -137,6 +137,9 @@ async fn every_edited_column_of_a_boundary_is_found(engine: &Engine) {
         "trigger_word = 'x'",
         "records_digest = digest",
         "undone = NOT undone",
+        "forked_run = run",
+        "forked_turn = 1",
+        "forked_hash = digest",
     ];
     for set in sets {
         let sql = format!("UPDATE boundaries SET {set} WHERE run = {run} AND turn = 2 AND boundary = 1");
