@@ -154,7 +154,7 @@ async fn all(session: &Session, args: &ResetArgs, output: &mut Output) -> Result
     Ok(())
 }
 
-/// What is told while it is done: not into a document.
+/// A message about progress, printed while the command runs. It is not part of a document.
 fn say(output: &mut Output, text: &str) {
     if !output.format.is_document() {
         output.print(text);

@@ -1,4 +1,4 @@
-//! The gateway's certificate and its CA: what to do now, from what stands.
+//! The gateway's certificate and its CA: decides the next step from the objects that exist.
 //!
 //! # Guarantees
 //!
