@@ -252,16 +252,17 @@ pub(crate) static PROPOSAL: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// SQL: how many other runs of a namespace wait for a provider's rate limit, and whether a wait of the run for it has
-/// elapsed since a time. The parameters are the run, the tenant, the provider and the time.
-pub(crate) const RATE_LIMIT_QUEUE: &str = "SELECT ( \
-         SELECT count(*) FROM waits AS other JOIN runs ON runs.id = other.run \
-         WHERE other.provider = $3 AND other.kind = 'rateLimit' AND other.state = 'open' AND NOT other.undone \
-           AND other.run <> $1 AND runs.tenant = $2 \
-     ) AS others, EXISTS ( \
+/// SQL: how many other runs of a namespace wait for a provider's rate limit, how many of them try within some time after
+/// its end, and whether a wait of the run for it has elapsed since a time. The parameters are the run, the tenant, the
+/// provider, that time, and the milliseconds after the end.
+pub(crate) const RATE_LIMIT_QUEUE: &str = "SELECT others, first, EXISTS ( \
          SELECT 1 FROM waits WHERE run = $1 AND NOT undone AND answered_at >= $4 AND kind = 'rateLimit' \
            AND provider = $3 AND outcome = 'elapsed' \
-     ) AS is_probe";
+     ) AS is_probe \
+     FROM (SELECT count(*) AS others, count(*) FILTER (WHERE other.wake_at - other.reset_at < $5) AS first \
+           FROM waits AS other JOIN runs ON runs.id = other.run \
+           WHERE other.provider = $3 AND other.kind = 'rateLimit' AND other.state = 'open' AND NOT other.undone \
+             AND other.run <> $1 AND runs.tenant = $2) AS queue";
 
 /// Waits in one page: each may have a large request.
 pub(crate) const PAGE_WAITS: i64 = 8;

@@ -153,6 +153,8 @@ pub(crate) struct RateLimitQuery<'a> {
     pub provider: &'a str,
     /// For so long after its own wait the run is a probe, in milliseconds.
     pub probe_ms: i64,
+    /// For so long after the end of the rate limit only the first runs try, in milliseconds.
+    pub first_ms: i64,
 }
 
 /// The first unread message that has answered no wait.
@@ -167,6 +169,8 @@ pub(crate) struct UnreadQuery<'a> {
 pub(crate) struct RateLimitQueue {
     /// How many there are.
     pub others: i64,
+    /// How many of them try first.
+    pub first: i64,
     /// Whether this run has just waited for the rate limit, and has tried again.
     pub is_probe: bool,
 }

@@ -54,14 +54,17 @@ pub(super) async fn load(
     let ids: Vec<_> = query.ids.iter().map(|id| without_nul(id)).collect();
     let found = transaction.all(sqlx::query(AssertSqlSafe(NAMED.as_str())).bind(run.id).bind(ids)).await?;
     rows.named_waits = found.iter().map(StoredWait::read).collect::<DbResult<_>>()?;
-    if let Some(RateLimitQuery { provider, probe_ms }) = query.rate_limit {
+    if let Some(RateLimitQuery { provider, probe_ms, first_ms }) = query.rate_limit {
         let (provider, since) = (without_nul(provider), rows.of_run.now - probe_ms);
         transaction.all(sqlx::query(LOCK_RATE_LIMIT).bind(&run.tenant).bind(&provider)).await?;
-        let query = sqlx::query(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider).bind(since);
-        let found = transaction.all(query).await?;
+        let query = sqlx::query(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant).bind(provider);
+        let found = transaction.all(query.bind(since).bind(first_ms)).await?;
         let row = found.first().ok_or_else(|| DbError::Corrupt("a count returned no row".into()))?;
-        rows.rate_limit =
-            RateLimitQueue { others: row.try_get("others")?, is_probe: row.try_get("is_probe")? };
+        rows.rate_limit = RateLimitQueue {
+            others: row.try_get("others")?,
+            first: row.try_get("first")?,
+            is_probe: row.try_get("is_probe")?,
+        };
     }
     if let Some(UnreadQuery { topic }) = query.unread {
         let query = sqlx::query(UNREAD_MESSAGE).bind(run.id).bind(topic.map(without_nul));

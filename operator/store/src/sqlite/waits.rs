@@ -37,12 +37,12 @@ pub(super) async fn load(
             .await?;
         rows.named_waits.extend(found.as_ref().map(StoredWait::read).transpose()?);
     }
-    if let Some(RateLimitQuery { provider, probe_ms }) = query.rate_limit {
+    if let Some(RateLimitQuery { provider, probe_ms, first_ms }) = query.rate_limit {
         let since = rows.of_run.now - probe_ms;
         let query = sqlx::query_as(RATE_LIMIT_QUEUE).bind(run.id).bind(&run.tenant);
-        let query = query.bind(provider).bind(since);
-        let (others, is_probe) = query.fetch_one(&mut *conn).await?;
-        rows.rate_limit = RateLimitQueue { others, is_probe };
+        let query = query.bind(provider).bind(since).bind(first_ms);
+        let (others, first, is_probe) = query.fetch_one(&mut *conn).await?;
+        rows.rate_limit = RateLimitQueue { others, first, is_probe };
     }
     if let Some(UnreadQuery { topic }) = query.unread {
         let query = sqlx::query_scalar(UNREAD_MESSAGE).bind(run.id).bind(topic);

@@ -163,7 +163,7 @@ impl OpenWait {
                 let reset = reset.clamp(now, now + Limits::RATE_LIMIT_SECONDS * 1_000);
                 row.provider = Some(text(provider));
                 row.reset_at = Some(reset);
-                row.wake_at = Some(reset + ramp_ms(queue.others) + jitter_ms(run.id));
+                row.wake_at = Some(reset + ramp_ms(queue) + jitter_ms(run.id));
             }
         }
         row
@@ -177,7 +177,7 @@ impl Transition for OpenWait {
     fn needs(&self) -> Needs<'_> {
         let (rate_limit, unread) = match &self.asks {
             WaitAsks::RateLimit { provider, .. } => {
-                (Some(RateLimitQuery { provider, probe_ms: PROBE_MS }), None)
+                (Some(RateLimitQuery { provider, probe_ms: PROBE_MS, first_ms: RAMP_MS }), None)
             }
             WaitAsks::Message(topic) => (None, Some(UnreadQuery { topic: topic.as_deref() })),
             WaitAsks::Approval { .. } | WaitAsks::Until(_) => (None, None),
@@ -254,10 +254,12 @@ fn stored_request(asks: &WaitAsks, body: &str) -> String {
     }
 }
 
-/// How long after the end of a rate limit a run tries again, by the number of runs that wait already: one run tries
-/// first, then twice as many in each group.
-fn ramp_ms(others: i64) -> i64 {
-    let group = others.max(0).unsigned_abs().saturating_add(1).ilog2();
+/// How long after the end of a rate limit a run tries again, by the runs that wait already: one run tries first, then
+/// twice as many in each group. Whoever finds no run that tries first does so itself: a probe that is limited again is the
+/// next probe.
+fn ramp_ms(queue: RateLimitQueue) -> i64 {
+    let before = if queue.first == 0 { 0 } else { queue.others };
+    let group = before.max(0).unsigned_abs().saturating_add(1).ilog2();
     RAMP_MS * i64::from(group)
 }
 
@@ -274,8 +276,14 @@ mod tests {
 
     #[test]
     fn one_run_tries_a_rate_limit_first_and_then_twice_as_many_in_each_group() {
-        let groups: Vec<_> = (0..15).map(|others| ramp_ms(others) / RAMP_MS).collect();
+        let queue = |others: i64| RateLimitQueue { others, first: others.min(1), is_probe: false };
+        let groups: Vec<_> = (0..15).map(|others| ramp_ms(queue(others)) / RAMP_MS).collect();
         assert_eq!(groups, [0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3]);
+    }
+
+    #[test]
+    fn a_run_that_finds_no_other_that_tries_first_does_so() {
+        assert_eq!(ramp_ms(RateLimitQueue { others: 49, first: 0, is_probe: true }), 0);
     }
 
     #[test]

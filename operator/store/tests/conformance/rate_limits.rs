@@ -12,6 +12,7 @@ use crate::engines::on_every_engine;
 on_every_engine! {
     a_rate_limit_is_tried_by_one_run_first_and_then_by_twice_as_many,
     runs_that_are_limited_at_the_same_moment_try_again_in_turn,
+    a_run_that_is_limited_again_is_the_first_to_try_again,
     a_run_that_is_limited_again_moves_the_later_ones,
 }
 
@@ -55,6 +56,20 @@ async fn runs_that_are_limited_at_the_same_moment_try_again_in_turn(cx: &TestCon
     assert_eq!(delays, [0, 5, 5, 10, 10, 10, 10, 15, 15, 15, 15, 15, 15, 15, 15]);
 }
 
+async fn a_run_that_is_limited_again_is_the_first_to_try_again(cx: &TestContext) {
+    let (probe, later) = (cx.worker().await, cx.worker().await);
+    let reset = Timestamp::from_second(in_ms(0).as_second()).unwrap();
+    open(cx, &request(&probe, "limit", rate_limit(reset))).await;
+    let waits = open(cx, &request(&later, "limit", rate_limit(reset))).await;
+    assert_eq!(delay(waits.facts.wake_at, reset), 5);
+    parked(cx, &later, &["limit"], ParkMode::All).await;
+    settle_after(cx, &probe, 1_100).await;
+    let again = Timestamp::from_second(in_ms(60_000).as_second()).unwrap();
+    let probed = open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
+    assert_eq!(delay(probed.facts.wake_at, again), 0);
+    assert_eq!(delay(cx.run_of(&later).await.waits[0].wake_at, again), 5);
+}
+
 async fn a_run_that_is_limited_again_moves_the_later_ones(cx: &TestContext) {
     let (probe, later) = (cx.worker().await, cx.worker().await);
     open(cx, &request(&probe, "limit", rate_limit(in_ms(-10_000)))).await;
@@ -64,7 +79,9 @@ async fn a_run_that_is_limited_again_moves_the_later_ones(cx: &TestContext) {
     let waits = open(cx, &request(&later, "limit", rate_limit(soon))).await.facts;
     parked(cx, &later, &["limit"], ParkMode::All).await;
     let again = Timestamp::from_millisecond(soon.as_millisecond() + 60_000).unwrap();
-    open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
+    // The later one took the place of the probe. The probe finds it taken.
+    let probed = open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
+    assert_eq!(delay(probed.facts.wake_at, again), 5);
     let run = cx.run_of(&later).await;
     let moved = run.waits[0].wake_at.unwrap().duration_since(waits.wake_at.unwrap()).as_millis();
     assert_eq!(moved, 60_000);
