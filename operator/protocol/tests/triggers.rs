@@ -29,7 +29,11 @@ fn a_word_of_the_agents_own_begins_with_a_small_letter_and_no_other_word_is_a_tr
     for word in ["", "TASK_ENDED", "Task", "turn done", "9th", ".a", "é", "a\0", "aB", &too_long] {
         assert_eq!(word.parse::<Trigger>(), Err(InvalidTrigger), "{word:?}");
     }
-    assert_eq!(Trigger::own("TASK_END"), Err(InvalidTrigger), "a word of the contract is not the agent's own");
+    assert_eq!(
+        Trigger::own("TASK_END"),
+        Err(InvalidTrigger),
+        "a word of the contract is not the agent's own"
+    );
     let advice = InvalidTrigger.to_string();
     assert!(advice.contains("TASK_END") && advice.contains("such as invoice.checked"), "{advice}");
 }

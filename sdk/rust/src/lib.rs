@@ -49,8 +49,9 @@ pub use attach::Builder;
 pub use commit::{Commit, ToolCall, failed, succeeded};
 pub use dalsegno_protocol::{
     Boundary, Call, CallOutcome, Channel, Code, CommitResponse, CommitResult, CompleteOutcome, Decision,
-    Finish, FinishOutcome, Head, InvalidTrigger, Message, OnTimeout, ParkMode, Payload, Policy, Problem, RawValue, Record,
-    State, Trigger, Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning, env,
+    Finish, FinishOutcome, Head, InvalidTrigger, Message, OnTimeout, ParkMode, Payload, Policy, Problem,
+    RawValue, Record, State, Trigger, Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning,
+    env,
 };
 pub use error::{Error, Result, ToolError};
 pub use inbox::UserTurn;

@@ -169,11 +169,7 @@ impl Kept {
             trigger: trigger.or(before.trigger),
             outcome,
         };
-        Self {
-            steps: self.steps + 1,
-            commit: Commit { turn, boundary, request },
-            bytes: self.bytes + bytes,
-        }
+        Self { steps: self.steps + 1, commit: Commit { turn, boundary, request }, bytes: self.bytes + bytes }
     }
 }
 

@@ -27,16 +27,24 @@ fn every_third_step_is_committed_with_the_state_of_the_last() {
     assert_eq!(answers, [(false, 1), (false, 2), (true, 0), (false, 1), (false, 2)]);
     steps.finish(succeeded()).unwrap();
     let first = &bodies(&gateway, "turns/1")[0];
-    assert_eq!((&first["state"], &first["events"], &first["trigger"]), (&json!(3), &json!([1, 2, 3]), &json!("step-3")));
+    assert_eq!(
+        (&first["state"], &first["events"], &first["trigger"]),
+        (&json!(3), &json!([1, 2, 3]), &json!("step-3"))
+    );
     assert_eq!(first["usage"]["tokensIn"], json!(6));
     let second = &bodies(&gateway, "turns/2")[0];
-    assert_eq!((&second["state"], &second["events"]), (&json!(5), &json!([4, 5])), "a finish commits what is kept");
+    assert_eq!(
+        (&second["state"], &second["events"]),
+        (&json!(5), &json!([4, 5])),
+        "a finish commits what is kept"
+    );
     assert_eq!(gateway.bodies("finish").len(), 1);
 }
 
 #[test]
 fn changes_of_channels_are_put_together_in_their_order() {
-    let gateway = Gateway::new().on("turns/1", [committed(1, "result")]).on("turns/2", [committed(2, "result")]);
+    let gateway =
+        Gateway::new().on("turns/1", [committed(1, "result")]).on("turns/2", [committed(2, "result")]);
     let mut run = gateway.attach();
     let mut steps = run.every(10);
     let list = |commit: Commit, item: i32| commit.append("log", &item).unwrap();
@@ -49,16 +57,18 @@ fn changes_of_channels_are_put_together_in_their_order() {
     steps.commit().unwrap();
     let log = |items: &[i32]| json!(items.iter().map(|item| json!({"json": item})).collect::<Vec<_>>());
     let first = &bodies(&gateway, "turns/1")[0]["channels"];
-    assert_eq!(*first, json!({"remove": ["gone"], "set": {"n": {"json": 2}}, "append": {"log": log(&[1, 2])}}));
+    assert_eq!(
+        *first,
+        json!({"remove": ["gone"], "set": {"n": {"json": 2}}, "append": {"log": log(&[1, 2])}})
+    );
     let second = &bodies(&gateway, "turns/2")[0]["channels"];
     assert_eq!(*second, json!({"truncate": {"log": 1}, "append": {"log": log(&[3])}}));
 }
 
 #[test]
 fn a_plan_is_committed_at_once_and_after_what_is_kept() {
-    let gateway = Gateway::new()
-        .on("turns/1", [committed(1, "result")])
-        .on("turns/2/plan", [committed(2, "plan")]);
+    let gateway =
+        Gateway::new().on("turns/1", [committed(1, "result")]).on("turns/2/plan", [committed(2, "plan")]);
     let mut run = gateway.attach();
     let mut steps = run.every(3);
     steps.step(Commit::new(1).state(&1).unwrap()).unwrap();
@@ -79,7 +89,10 @@ fn a_check_commits_what_is_kept_before_it_parks() {
     }
     let gateway = Gateway::new()
         .on("attach", [attached(json!({"suspend": true}))])
-        .on("turns/1", [flags(json!({"result": "ok", "suspend": true, "head": crate::gateway::head(1, "result")}))])
+        .on(
+            "turns/1",
+            [flags(json!({"result": "ok", "suspend": true, "head": crate::gateway::head(1, "result")}))],
+        )
         .on("park", [Some((200, json!({"result": "parked"})))]);
     let code = exit_code("steps::a_check_commits_what_is_kept_before_it_parks", &gateway);
     assert_eq!((code, gateway.bodies("park").len()), (Some(0), 1));
