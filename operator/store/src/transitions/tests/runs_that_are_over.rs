@@ -12,15 +12,15 @@ const STATES: [AttemptState; 4] =
 
 /// What each rule of the operator writes to this run.
 fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
-    let ending = |then| EndAttempt {
-        ending: Ending {
+    let ending = |then| {
+        let ending = Ending {
             attempt: 1,
             cause: Cause::Evicted,
             class: Class::Crash,
             exit_code: None,
             message: String::new(),
-        },
-        then,
+        };
+        EndAttempt::of(&ending, &then, None)
     };
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch: 1, to, reason: String::new(), actor: "ada".into() };
