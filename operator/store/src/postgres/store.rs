@@ -22,8 +22,8 @@ use dalsegno_model::{
     NextStep, NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince,
     Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
     RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound,
-    Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes, Snapshotted,
-    StepBack, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack,
+    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -266,7 +266,7 @@ impl Worker for Postgres {
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
         let make = || async { snapshot_writer::make(&self.snapshot_store(), run).await };
         let done = self.with_fresh_key(run, make).await?;
-        if !done.made && done.lag >= SNAPSHOT_DUE {
+        if !done.made && done.lag >= done.due {
             // It was not stored, perhaps since the stored data key is another one. The next try reads that.
             self.keys.forget(run);
         }

@@ -62,6 +62,10 @@ impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
         self.keys.cipher_to_snapshot(self, run).await
     }
 
+    async fn snapshot_every(&self, run: RunId) -> Result<Option<i32>> {
+        self.executor.read("reading a setting", move |conn, _| Box::pin(snapshot::every(conn, run))).await
+    }
+
     /// The writes are unsynced: if a power failure undoes them, another snapshot is made. If the boundary is dropped
     /// between two of the writes, the rest is stored all the same, and compaction deletes it as obsolete. If the run
     /// expires then, the rest is not stored.

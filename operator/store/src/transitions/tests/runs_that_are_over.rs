@@ -79,7 +79,7 @@ fn every_rule_of_the_operator_but_a_rewind_to_the_head_changes_a_live_run() {
 #[test]
 fn retention_can_be_set_for_a_run_that_is_over() {
     for lifecycle in OVER {
-        let set = SetRetention(Retention { days: 1, keep_last: Some(2) });
+        let set = SetRetention(Retention { days: 1, keep_last: Some(2), ..Retention::default() });
         let write = decide(&set, &of(lifecycle, attached())).write;
         assert_eq!(names(&write.run_columns), ["retention_days", "keep_last"]);
     }

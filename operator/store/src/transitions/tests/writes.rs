@@ -47,7 +47,7 @@ fn settings_are_not_in_the_audit() {
     let deadlines = Deadlines { start_ms: 1, ..new_run().deadlines };
     let write = decide(&SetDeadlines(deadlines), &reserved()).write;
     assert_eq!(parts(&write), (vec!["start_ms"], vec![], vec![]));
-    let write = decide(&SetRetention(Retention { days: 7, keep_last: None }), &reserved()).write;
+    let write = decide(&SetRetention(Retention { days: 7, ..Retention::default() }), &reserved()).write;
     assert_eq!(parts(&write), (vec!["retention_days"], vec![], vec![]));
 }
 
