@@ -254,12 +254,12 @@ fn has_active_pod(row: &RunRecord) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use dalsegno_crds::Checkpoints;
     #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
     use std::sync::Arc;
 
     use axum::http::Method;
+    use dalsegno_crds::Checkpoints;
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
