@@ -188,8 +188,7 @@ pub fn server_config_with(
 }
 
 /// What a request without TLS is told.
-const TLS_REQUIRED: &str =
-    "the gateway speaks TLS: use https:// with the port of DALSEGNO_URL, and verify its certificate with the CA in \
+const TLS_REQUIRED: &str = "the gateway speaks TLS: use https:// with the port of DALSEGNO_URL, and verify its certificate with the CA in \
      DALSEGNO_CA_FILE; a worker that was started with an http:// URL must be started again";
 
 /// The problem of a request to a closed [`Transport::Legacy`]. A worker sends it again: if the operator did not know of the
