@@ -15,11 +15,12 @@ use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
+use crate::texts::sealed_key;
 use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, Result, RunId, Settle};
+use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle};
 
 static CLAIM: LazyLock<String> = LazyLock::new(|| {
     let call = CallRow::columns_of("(call)");
@@ -90,7 +91,8 @@ impl Postgres {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
-        let key = claim.key.as_deref().map(|key| sealed_key(&claim.id, key, &cipher)).transpose()?;
+        let key =
+            claim.key.as_deref().map(|key| sealed_key(&claim.id, &without_nul(key), &cipher)).transpose()?;
         let claim = EncodedClaim { claim, key, arguments: arguments.as_deref(), cipher: &cipher };
         let claimed = match claim.claim.approval {
             None => self.claim_at_once(&claim).await?,
@@ -215,11 +217,6 @@ struct EncodedClaim<'a> {
 struct ClaimedTexts {
     key: bool,
     arguments: bool,
-}
-
-/// The key of a call as it is stored.
-pub(super) fn sealed_key(id: &str, key: &str, cipher: &PayloadCipher) -> Result<String> {
-    cipher.seal_text(AadContext::CallKey(id), &without_nul(key))
 }
 
 /// The answer to a claim.
