@@ -1,6 +1,6 @@
 //! `calls`: the tool calls of a run.
 
-use dalsegno_protocol::{Call, CallState};
+use dalsegno_protocol::{CallState, Policy, RawValue};
 use serde::{Deserialize, Serialize};
 
 use crate::args::CallsArgs;
@@ -18,12 +18,18 @@ struct Page {
     next: Option<String>,
 }
 
-/// A call, as a person reads it.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
+/// A call, as a person reads it. It is no flattened `Call`: that cannot be read, because its payloads are raw JSON.
+#[derive(Deserialize, Serialize)]
 struct Entry {
-    #[serde(flatten)]
-    call: Call,
+    id: String,
+    turn: i32,
+    policy: Policy,
+    key: String,
+    state: CallState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    arguments: Option<Box<RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     attempt: Option<i32>,
     #[serde(default)]
@@ -37,7 +43,7 @@ pub async fn run(session: &Session, args: &CallsArgs, output: &mut Output) -> Re
     let mut after = None;
     loop {
         let page: Page = door.get(&Document::new(&args.run, "calls").with_some("after", after)).await?;
-        calls.extend(page.calls.into_iter().filter(|it| !args.open || is_open(it.call.state)));
+        calls.extend(page.calls.into_iter().filter(|it| !args.open || is_open(it.state)));
         match page.next {
             Some(next) => after = Some(next),
             None => break,
@@ -66,11 +72,11 @@ fn render(calls: &[Entry], args: &CallsArgs, options: &str, output: &mut Output)
         });
     }
     let mut rows = Rows::new(&["CALL", "TURN", "ATTEMPT", "POLICY", "STATE", "NOTE"]);
-    for Entry { call, attempt, damaged } in calls {
+    for call in calls {
         let note = match call.state {
             CallState::KeyRefused => "a person must settle it",
             CallState::Started => "its outcome is unknown",
-            CallState::Planned | CallState::Completed | CallState::Failed if *damaged => "damaged",
+            CallState::Planned | CallState::Completed | CallState::Failed if call.damaged => "damaged",
             CallState::Planned | CallState::Completed | CallState::Failed => "",
         };
         rows.push(
@@ -78,7 +84,7 @@ fn render(calls: &[Entry], args: &CallsArgs, options: &str, output: &mut Output)
             vec![
                 call.id.clone(),
                 call.turn.to_string(),
-                attempt.map_or_else(|| "-".to_owned(), |it| it.to_string()),
+                call.attempt.map_or_else(|| "-".to_owned(), |it| it.to_string()),
                 wire_name(&call.policy),
                 wire_name(&call.state),
                 note.to_owned(),
@@ -86,8 +92,7 @@ fn render(calls: &[Entry], args: &CallsArgs, options: &str, output: &mut Output)
         );
     }
     rows.print(output);
-    if calls.iter().any(|it| it.call.state == CallState::KeyRefused || (args.open && is_open(it.call.state)))
-    {
+    if calls.iter().any(|it| it.state == CallState::KeyRefused || (args.open && is_open(it.state))) {
         output.print(&format!(
             "\nFind out in the tool's own records whether a call took effect. Then:\n\
              kubectl dalsegno settle {}{options} CALL --outcome completed|failed --reason \"HOW YOU FOUND OUT\"",
@@ -109,10 +114,12 @@ mod tests {
     #[test]
     fn open_calls_come_with_the_command_that_settles_them() {
         let page = serde_json::json!({ "calls": [
-            { "id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k", "state": "completed", "attempt": 1, "damaged": false },
+            { "id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k", "state": "completed", "arguments": { "cents": 5 },
+              "result": [1], "attempt": 1, "damaged": false },
             { "id": "pay-ann", "turn": 3, "policy": "ask", "key": "k2", "state": "started", "attempt": 2, "damaged": false },
         ]});
-        let page: Page = serde_json::from_value(page).unwrap();
+        let page: Page = serde_json::from_str(&page.to_string()).unwrap();
+        assert_eq!(page.calls[0].arguments.as_ref().unwrap().get(), r#"{"cents":5}"#);
         let mut output = Output::kept(Format::Text, 80, jiff::Timestamp::UNIX_EPOCH);
         render(&page.calls, &CallsArgs { run: "nightly".into(), open: true }, " -n shop", &mut output);
         insta::assert_snapshot!(output.text());
