@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from dalsegno import _json
 from dalsegno._errors import Refused
 
 OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT", "FINISHED")
@@ -79,10 +80,25 @@ def encode(name: str, fields: Mapping[str, Any] | None) -> bytes | None:
     """
     if not fields:
         return None
-    body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
+    members = (f"{json.dumps(key)}: {_text(value)}" for key, value in fields.items() if value is not None)
+    body = f"{{{', '.join(members)}}}".encode()
     if len(body) > MAX_BODY_BYTES:
         raise Refused("TOO_LARGE", f"{name}: a body of {len(body)} bytes: keep large things elsewhere")
     return body
+
+
+def _text(value: Any) -> str:
+    return value.text if isinstance(value, _json.Raw) else _json.dumps(value)
+
+
+def is_divergence(refusal: Refused) -> bool:
+    """Whether a claim was refused because the call is stored with other arguments, another key or another policy.
+
+    The contract has no code for this: it is `INVALID`, as is a malformed claim. So the detail decides. A code of its
+    own in the contract would replace the second line of this function.
+    """
+    detail = str(refusal.args[1])
+    return refusal.code == "INVALID" and re.search(r": call .* has (other arguments|another key|another policy)", detail) is not None
 
 
 def classify(status: int, body: bytes) -> Outcome:

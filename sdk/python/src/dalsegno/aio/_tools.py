@@ -1,0 +1,34 @@
+"""Calls of tools that are an `async def`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from typing import Any, TypeVar
+
+from dalsegno._errors import CallFailed, KeyRefused
+from dalsegno._portal import Portal
+from dalsegno._run import Run
+from dalsegno._tools import Tool
+
+R = TypeVar("R")
+
+
+async def call_tool(run: Run[Any], tool: Tool[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Makes a call of a tool that is an `async def`."""
+    portal = run._portal or Portal()
+    with tool.bind(run, args, kwargs) as bound:
+        begun = await portal.call(bound.begin)
+        if begun is not None:
+            try:
+                result = await value_of(tool.function(*args, **bound.keyed(begun)))
+            except (CallFailed, KeyRefused) as refusal:
+                await portal.call(bound.end, begun, refusal.outcome, refusal.result)
+                raise
+            await portal.call(bound.end, begun, "completed", result)
+    return bound.result
+
+
+async def value_of(value: Awaitable[R] | R) -> R:
+    """The value, awaited if it is awaitable."""
+    return await value if inspect.isawaitable(value) else value
