@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from dalsegno._attempt import Head
 from dalsegno._codec import S
@@ -104,13 +103,7 @@ def attach(
     Errors: `NotConfigured` where nothing has started this process as a worker; `Refused` if the gateway refuses for good;
     `TypeError` or `ValueError` where the committed state is not of the type; whatever `on_resume` raises.
     """
-    run: Any = Run.attach(
-        state,
-        heartbeat=heartbeat,
-        sigterm=sigterm,
-        every=every,
-        store_deadline=store_deadline,
-        on_resume=on_resume,
-    )
-    attached: Run[S] = run
-    return attached
+    run: Run[S] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
+    run._begin(heartbeat, every)
+    run._judge_again(on_resume)
+    return run

@@ -17,7 +17,7 @@ from dalsegno._inbox import Message
 from dalsegno._json import decode_channel
 from dalsegno._lease import Lease
 from dalsegno._transport import Transport
-from dalsegno._waits import Answer, Wait, Waits
+from dalsegno._waits import Wait, Waits
 from dalsegno._wire import Reaction, Refusal, react
 
 HEARTBEAT_TIMEOUT_SECONDS = 2

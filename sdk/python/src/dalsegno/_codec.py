@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
+import itertools
 import json
 import types
 import typing
@@ -48,19 +49,21 @@ class Codec(Generic[S]):
 def decode(kind: Any, value: Any) -> Any:
     """A JSON value as a value of this type; a type that JSON says nothing about is left alone."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    kind_of: Any = kind
     if origin in (typing.Union, types.UnionType):
         return _decode_union(arguments, value)
     if origin in (list, collections.abc.Sequence) and isinstance(value, list):
-        return [decode(arguments[0], item) for item in value]
+        return [decode(arguments[0], item) for item in _items(value)]
     if origin is tuple and isinstance(value, list):
-        each = arguments[:1] * len(value) if arguments[-1:] == (...,) else arguments
-        return tuple(decode(item_kind, item) for item_kind, item in zip(each, value))
+        each = itertools.repeat(arguments[0]) if arguments[-1:] == (...,) else arguments
+        return tuple(decode(item_kind, item) for item_kind, item in zip(each, _items(value)))
     if origin in (dict, collections.abc.Mapping) and isinstance(value, dict):
-        return {name: decode(arguments[1], item) for name, item in value.items()}
+        members: dict[str, Any] = typing.cast("dict[str, Any]", value)
+        return {name: decode(arguments[1], item) for name, item in members.items()}
     if not isinstance(kind, type):
         return value
     if hasattr(kind, "model_validate"):
-        return kind.model_validate(value)
+        return kind_of.model_validate(value)
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         hints = typing.get_type_hints(kind)
         known = (field.name for field in dataclasses.fields(kind) if field.init and field.name in value)
@@ -68,6 +71,11 @@ def decode(kind: Any, value: Any) -> Any:
     if issubclass(kind, enum.Enum):
         return kind(value)
     return value
+
+
+def _items(value: Any) -> list[Any]:
+    items: list[Any] = value
+    return items
 
 
 def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:

@@ -45,8 +45,9 @@ def _plain(value: Any) -> Any:
     """An object that is not JSON, as one level of JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+    dump: Any = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
     raise TypeError(f"a value of the type {type(value).__name__} cannot be written as JSON")
 
 

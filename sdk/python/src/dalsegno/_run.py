@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from dalsegno import _current, _json, _records, _tools
 from dalsegno._attempt import TURNS_CHANNEL, Head, park_fields
-from dalsegno._calls import Begun, Function
+from dalsegno._calls import Function
 from dalsegno._codec import S
 from dalsegno._errors import AlreadyCommitted, Error, Parked
 from dalsegno._inbox import Message
@@ -58,8 +58,7 @@ class Run(Waiting[S]):
         committed, and `None` on a fresh run."""
         run = cls(state, sigterm=sigterm, store_deadline=store_deadline)
         run._begin(heartbeat, every)
-        if on_resume and (run.head or run.waits):
-            on_resume(run, {wait.id: wait.answer for wait in run.waits.values() if wait.answer})
+        run._judge_again(on_resume)
         return run
 
     def __enter__(self) -> Run[S]:
@@ -237,6 +236,12 @@ class Run(Waiting[S]):
         self._ordinals = Ordinals()
         self._attach(heartbeat)
         _current.enter(self)
+
+    def _judge_again(self, on_resume: Callable[[Any, dict[str, Answer]], object] | None) -> Any:
+        """Calls `on_resume` if the run goes on from a checkpoint or from waits; returns what it returns."""
+        if on_resume and (self.head or self.waits):
+            return on_resume(self, {wait.id: wait.answer for wait in self.waits.values() if wait.answer})
+        return None
 
     def _end(self, good: bool) -> None:
         if good and not self._lease.ended:

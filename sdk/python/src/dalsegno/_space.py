@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from dalsegno import _records
 from dalsegno._records import BATCH_OPERATIONS, Item, Operation
@@ -105,8 +105,7 @@ class Space:
 
     def _pointer(self, key: str) -> dict[str, Any] | None:
         value = self.get(key)
-        pointer = value.get(POINTER) if isinstance(value, dict) else None
-        return pointer if isinstance(pointer, dict) else None
+        return cast("dict[str, Any]", value[POINTER]) if isinstance(value, dict) and POINTER in value else None
 
     def _chunk(self, prefix: str, number: int, content: bytes) -> Operation:
         part = content[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]

@@ -27,10 +27,10 @@ USAGE = ("tokensIn", "tokensOut", "toolCalls", "costMicroUSD")
 class Draft:
     """What the next boundary holds beside the state."""
 
-    events: list[Any] = field(default_factory=list)
-    usage: dict[str, int] = field(default_factory=dict)
-    records: list[Operation] = field(default_factory=list)
-    inbox: list[int] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list[Any])
+    usage: dict[str, int] = field(default_factory=dict[str, int])
+    records: list[Operation] = field(default_factory=list[Operation])
+    inbox: list[int] = field(default_factory=list[int])
     finish: dict[str, Any] | None = None
 
     def merged(self, later: Draft) -> Draft:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from dalsegno import _json
 from dalsegno._errors import Refused
@@ -107,8 +107,8 @@ def classify(status: int, body: bytes) -> Outcome:
     Errors: `json.JSONDecodeError` and `UnicodeDecodeError` for a 200 whose body is garbled, which is no answer either.
     """
     if status == 200:
-        answer = json.loads(body)
-        return Ok(answer) if isinstance(answer, dict) else Again("200")
+        answer: Any = json.loads(body)
+        return Ok(cast("dict[str, Any]", answer)) if isinstance(answer, dict) else Again("200")
     if status == 429 or status >= 500:
         return Again(str(status))
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # the body is not the gateway's

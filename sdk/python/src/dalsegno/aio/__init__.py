@@ -50,8 +50,7 @@ async def attach(
     run = AsyncRun(inner)
     await run._portal.call(inner._begin, heartbeat, every)
     run._watch = LoopWatch()
-    if on_resume and (inner.head or inner.waits):
-        judged = on_resume(run, {wait.id: wait.answer for wait in inner.waits.values() if wait.answer})
-        if inspect.isawaitable(judged):
-            await judged
+    judged = inner._judge_again(on_resume and (lambda _, answers: on_resume(run, answers)))
+    if inspect.isawaitable(judged):
+        await judged
     return run

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from dalsegno._errors import CallFailed, KeyRefused
 from dalsegno._portal import Portal
 from dalsegno._run import Run
 from dalsegno._tools import Tool
-
-R = TypeVar("R")
-
 
 async def call_tool(run: Run[Any], tool: Tool[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Makes a call of a tool that is an `async def`."""
@@ -29,6 +26,6 @@ async def call_tool(run: Run[Any], tool: Tool[Any, Any], args: tuple[Any, ...], 
     return bound.result
 
 
-async def value_of(value: Awaitable[R] | R) -> R:
+async def value_of(value: Any) -> Any:
     """The value, awaited if it is awaitable."""
     return await value if inspect.isawaitable(value) else value

@@ -113,7 +113,8 @@ def check_park(rows: Rows, body: Mapping[str, Any]) -> None:
 
 def end_by_park(rows: Rows, body: Mapping[str, Any], bearer: str) -> None:
     """Ends the attempt."""
-    on, mode = list(body.get("on") or ()), body.get("mode", "all")
+    on: list[str] = list(body.get("on") or ())
+    mode: str = body.get("mode", "all")
     rows.parks[body["parkId"]] = bearer
     rows.live = False
     rows.parked_on = (on, mode) if on and not is_met(rows, on, mode) else None
