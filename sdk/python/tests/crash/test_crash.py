@@ -75,7 +75,7 @@ def orders(point: CrashPoint | None, files: Files) -> MemoryGateway:
 def test_an_approved_order_is_paid_once(files: Files) -> None:
     whole = orders(None, files)
     whole.close()
-    for number in range(0, len(whole.requests), 4):
+    for number in range(0, len(whole.requests), 5):
         for side in "before", "after":
             point = CrashPoint(number, side)
             with orders(point, files) as gateway:
