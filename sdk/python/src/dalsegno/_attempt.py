@@ -84,7 +84,9 @@ class Attempt(Generic[S]):
     inbox: int
     """The position of the newest message to the run, as of the latest answer; 0 if none came."""
 
-    def __init__(self, state: type[S] | None = None, *, sigterm: bool = True, store_deadline: float | None = None) -> None:
+    def __init__(
+        self, state: type[S] | None = None, *, sigterm: bool = True, store_deadline: float | None = None
+    ) -> None:
         """Prepares an attempt. It sends nothing: `_attach` does."""
         url, self._instance = _env.gateway_url(), secrets.token_urlsafe(32)
         run_id = url.path.rstrip("/").split("/")[-1]

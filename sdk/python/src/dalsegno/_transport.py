@@ -88,7 +88,11 @@ class Transport:
             if isinstance(reply.outcome, Refusal):
                 self._on_refusal(name, reply.outcome)
             connection.close()
-            if self._store_deadline is not None and name != "heartbeat" and time.monotonic() - began > self._store_deadline:
+            if (
+                self._store_deadline is not None
+                and name != "heartbeat"
+                and time.monotonic() - began > self._store_deadline
+            ):
                 leave_store(name, _reason(reply.outcome))
             if delay == _wire.MAX_BACKOFF_SECONDS:
                 logger.warning("%s: no answer yet (%s), sending it again", name, _reason(reply.outcome))
