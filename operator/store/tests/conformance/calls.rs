@@ -2,7 +2,6 @@
 
 use dalsegno_model::{CallFilter, Claim, Claimed, Class, Commit, Complete, Completed};
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
-use dalsegno_store::checkpoint;
 use uuid::Uuid;
 
 use crate::context::*;
