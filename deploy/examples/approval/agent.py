@@ -39,19 +39,19 @@ def pay(ledger, entry):
 
 def main():
     run = Run.attach()
-    print(f"attempt {run.attempt} continues at turn {run.turn}", flush=True)
+    print(f"attempt {run.attempt} continues at turn {run.next_turn}", flush=True)
     state = run.state or {"order": make_order(run.input)}
-    if run.turn == 1:
+    if run.next_turn == 1:
         run.commit(1, state=state)
 
     order = state["order"]
-    answer = run.ask_approval(
+    answer = run.approval(
         APPROVAL,
+        order,
         title=f"Buy {order['item']}",
         summary=f"{order['cents']} cents to {order['supplier']}; nobody else has it in stock.",
-        proposal=order,
     )
-    if not answer.approved:
+    if not answer.granted:
         end = {"outcome": "failed", "reason": "NotApproved", "message": f"{answer.by} said no: {answer.reason}"}
         run.commit(2, state={"order": order}, finish=end)
         return

@@ -47,11 +47,11 @@ def main():
     turns, pause = run.input.get("turns", 20), run.input.get("turnSeconds", 1)
     # Everything that the next attempt needs. Anything else is lost with the pod.
     state = run.state or {"messages": [{"role": "user", "content": run.input["goal"]}], "notes": []}
-    print(f"attempt {run.attempt} continues at turn {run.turn} of {turns}", flush=True)
+    print(f"attempt {run.attempt} continues at turn {run.next_turn} of {turns}", flush=True)
 
-    while run.turn <= turns:
+    while run.next_turn <= turns:
         run.check()
-        turn, call = run.turn, f"note-{run.turn}"
+        turn, call = run.next_turn, f"note-{run.next_turn}"
         if not run.planned:
             plan, spent = think(state, pause)
             state["messages"].append({"role": "assistant", "content": plan})

@@ -23,34 +23,34 @@ print(os.environ["DALSEGNO_RUN"], os.environ["DALSEGNO_ATTEMPT"], "attached", fl
 for warning in run.warnings:
     print("warning", warning["code"], flush=True)
 turns = run.state or []
-while run.turn <= script.get("turns", 3):
+while run.next_turn <= script.get("turns", 3):
     run.check()
-    if run.turn == script.get("crashAt") and not Path(script["fixed"]).exists():
+    if run.next_turn == script.get("crashAt") and not Path(script["fixed"]).exists():
         sys.exit(7)
-    if run.turn == script.get("fatalAt"):
+    if run.next_turn == script.get("fatalAt"):
         run.fail("the key is revoked", fatal=True)
-    if run.turn == script.get("askAt"):
+    if run.next_turn == script.get("askAt"):
         run.call("pay", policy="ask", tool=lambda key, arguments: os._exit(9))
-    if run.turn == script.get("approveAt"):
-        answer = run.ask_approval("pay", title="Pay", summary="it is due", proposal={"cents": 500}, deadline=script.get("deadline"))
+    if run.next_turn == script.get("approveAt"):
+        answer = run.approval("pay", {"cents": 500}, title="Pay", summary="it is due", expires=script.get("deadline"))
         print("answer", answer.outcome, answer.by, answer.reason, answer.changes, flush=True)
-    if run.turn == script.get("sleepAt"):
+    if run.next_turn == script.get("sleepAt"):
         wanted = datetime.now(timezone.utc) + timedelta(seconds=script["nap"])  # later in the attempt after the park
-        elapsed = run.sleep_until("nap", wanted)
+        elapsed = run.sleep("nap", wanted)
         print("woke", elapsed.outcome, "in attempt", run.attempt, flush=True)
-    if run.turn == script.get("waitAt"):
+    if run.next_turn == script.get("waitAt"):
         wait = run.wait("later", "until", time=datetime.fromtimestamp(script["until"], timezone.utc))
         print("wait", "answered" if wait.answer else "open", flush=True)
         if not wait.answer and run.park(["later"]):
             sys.exit(0)
     heard = []
-    if run.turn == script.get("hearAt"):
-        message = run.wait_for_message("word", "greeting")
+    if run.next_turn == script.get("hearAt"):
+        message = run.message("greeting", id="word")
         print("heard", message.value, "in attempt", run.attempt, flush=True)
         heard = [message]
     time.sleep(script.get("seconds", 0))
-    turns.append(run.turn)
-    run.commit(run.turn, state=turns, inbox=heard)
+    turns.append(run.next_turn)
+    run.commit(run.next_turn, state=turns, inbox=heard)
     if heard:
         print("unread", *[message.value for message in run.read_inbox()], flush=True)
     print("turn", turns[-1], flush=True)

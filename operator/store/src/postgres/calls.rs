@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
 use super::data_keys::with_known_key;
-use super::row::{enum_str, parse_enum, without_nul};
+use super::row::{enum_str, parse_enum, sealed_key, without_nul};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};

@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import functools
 import secrets
-import sys
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn
 
-from dalsegno import _env, _leave
+from dalsegno import _env, _json, _leave
 from dalsegno._calls import Calls
-from dalsegno._errors import AlreadyCommitted, Refused
+from dalsegno._codec import Codec, S
+from dalsegno._errors import AlreadyCommitted, AtLimit, Cancelled, Refused, Stopping, Suspended
+from dalsegno._inbox import Message
 from dalsegno._json import decode_channel
 from dalsegno._lease import Lease
 from dalsegno._transport import Transport
-from dalsegno._waits import Answer, Wait, Waits
+from dalsegno._waits import Wait, Waits
 from dalsegno._wire import Reaction, Refusal, react
 
 HEARTBEAT_TIMEOUT_SECONDS = 2
 
-AnyAttempt = TypeVar("AnyAttempt", bound="Attempt")
+TURNS_CHANNEL = "dalsegno.turns"
+"""The channel with the number of the agent's committed turns, where a boundary may hold more than one of them."""
 
 
-class Attempt:
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A committed boundary."""
+
+    turn: int
+    """The boundary's turn, as the gateway counts: from 1, and by one for each result."""
+    boundary: str
+    """`plan` or `result`."""
+    position: int
+    """How many events the run had after it."""
+    content_hash: str
+    """The hash over the run up to this boundary."""
+
+    @staticmethod
+    def decode(head: Mapping[str, Any]) -> Head:
+        """The head of an answer."""
+        return Head(head["turn"], head.get("boundary", "result"), head.get("position", 0), head.get("contentHash", ""))
+
+
+class Attempt(Generic[S]):
     """What `Run` is made of, apart from what an agent stores and asks for."""
 
     name: str
@@ -36,20 +58,21 @@ class Attempt:
     """How often the run was rewound. Put it into the id of a call that shall be made again after a rewind."""
     warnings: list[dict[str, Any]]
     """What to log at the start: each has a `code` and a `message`."""
-    head: dict[str, Any] | None
+    head: Head | None
     """The latest committed boundary; `None` on a fresh run."""
     unsettled_calls: list[dict[str, Any]]
     """Calls that an earlier attempt claimed, and whose outcome nobody knows."""
     completed_calls: list[dict[str, Any]]
     """Calls of the open turn that are over, with their results."""
     planned: bool
-    """Whether `turn` has its plan already."""
-    turn: int
+    """Whether `next_turn` has its plan already."""
+    next_turn: int
     """The next turn to commit, from 1."""
     channels: dict[str, Any]
     """The committed channels when this attempt began: values, and lists of items."""
-    state: Any
-    """What the last `commit(state=…)` held when this attempt began; `None` on a fresh run."""
+    state: S
+    """The state of the agent, of the type that was given to `attach`. Change it inside of `with run.turn()`: the turn
+    commits it. After an exception in a turn it is another object, with what the last good turn left."""
     cancelled: bool
     """Whether a person asks to cancel the run, as of the latest answer. `check` acknowledges it."""
     suspending: bool
@@ -61,47 +84,36 @@ class Attempt:
     inbox: int
     """The position of the newest message to the run, as of the latest answer; 0 if none came."""
 
-    def __init__(self, heartbeat: bool = True, sigterm: bool = True) -> None:
-        """Attaches: waits until the gateway lets this pod in, and takes over the run.
-
-        Without `heartbeat` a process that hangs is found late. Without `sigterm` no handler is installed.
-        """
-        url, instance = _env.gateway_url(), secrets.token_urlsafe(32)
+    def __init__(
+        self, state: type[S] | None = None, *, sigterm: bool = True, store_timeout: float | None = None
+    ) -> None:
+        """Prepares an attempt. It sends nothing: `_attach` does."""
+        url, self._instance = _env.gateway_url(), secrets.token_urlsafe(32)
         run_id = url.path.rstrip("/").split("/")[-1]
         self.cancelled = self.suspending = self.at_limit = False
         self.inbox = self._read_to = 0
+        self._codec = Codec(state)
         self._lease = Lease()
         self._termination = _leave.Termination()
-        self._transport = Transport(url, instance, on_answer=self._on_answer, on_refusal=self._on_refusal)
+        self._transport = Transport(
+            url,
+            self._instance,
+            on_answer=self._on_answer,
+            on_refusal=self._on_refusal,
+            store_timeout=_env.store_timeout() if store_timeout is None else store_timeout,
+        )
         self._calls = Calls(self._transport, key_prefix=f"{run_id}:")  # no other run has such keys
         self._waits = Waits(self._transport)
         if sigterm:
             self._termination.install()
-        answer = self._transport.send("attach", {"instance": instance})
+
+    def _attach(self, heartbeat: bool) -> None:
+        """Waits until the gateway lets this pod in, takes over the run, and adopts its calls."""
+        answer = self._transport.send("attach", {"instance": self._instance})
         self._take_over(answer)
         if heartbeat:
             self._lease.start(self._beat, answer["heartbeatSeconds"])
-
-    @classmethod
-    def attach(
-        cls: type[AnyAttempt],
-        heartbeat: bool = True,
-        sigterm: bool = True,
-        on_resume: Callable[[AnyAttempt, dict[str, Answer]], object] | None = None,
-    ) -> AnyAttempt:
-        """Attaches this process to its run, and returns the run as its last committed turn left it.
-
-        It waits until the gateway lets this pod in. `heartbeat` starts a thread that tells the gateway that the process
-        lives: without it a process that hangs is found late. `sigterm` installs a handler for SIGTERM, see `stopping`.
-        `on_resume(run, answers)` is called before this returns if the run goes on from a checkpoint or from waits, with
-        the answers since the head by the ids of their waits: let the agent judge by its policy again.
-
-        Errors: `Refused` if the gateway refuses for good, and whatever `on_resume` raises.
-        """
-        run = cls(heartbeat, sigterm)
-        if on_resume and (run.head or run.waits):
-            on_resume(run, {wait.id: wait.answer for wait in run.waits.values() if wait.answer})
-        return run
+        self._calls.adopt()
 
     @functools.cached_property
     def input(self) -> Any:
@@ -134,6 +146,7 @@ class Attempt:
         Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown: of an earlier attempt's call,
         or of a call of this process with the policy `probe` or `ask`. Then the attempt goes on.
         """
+        self._flush()
         fields = park_fields(on, mode)
         with self._lease.parking():
             answer = self._transport.send("park", fields)
@@ -145,25 +158,43 @@ class Attempt:
             return parked
 
     def check(self) -> None:
-        """Call it between two steps. It exits with 0 after a cancel, a suspend or at a limit, and with 143 after SIGTERM.
+        """Leaves the process after a cancel, a suspend or SIGTERM, and at a limit. `run.turn()` begins with it.
 
         It acknowledges a cancel. It parks a suspended run, and returns if the suspend was lifted. It also returns if
         calls of an earlier attempt are unsettled: the next step claims or settles them, and the check after that step
         parks. At a limit of the run it returns while this process has an open call with the policy `probe` or `ask`.
 
-        Errors: as `park`, if this process has an open call with the policy `probe` or `ask`. An agent with such calls
-        completes them when `suspending` becomes true.
+        Errors: `Cancelled`, `Suspended` and `AtLimit` (exit code 0), `Stopping` (143). As `park`, if this process has
+        an open call with the policy `probe` or `ask`. An agent with such calls completes them when `suspending` becomes
+        true.
         """
         if self.cancelled:
             self._lease.ended = True
             self._transport.send("cancelled")
-            sys.exit(0)
-        if self.suspending and self._park_between_steps():
-            sys.exit(0)
+            raise Cancelled("a person has cancelled the run")
+        if self.suspending:
+            self.suspend()
         if self.at_limit and not self._calls.has_open():
-            sys.exit(0)
+            self._flush()
+            raise AtLimit("the run has reached one of its limits")
         if self.stopping:
-            sys.exit(_leave.SIGTERM_EXIT_CODE)
+            self._flush()
+            raise Stopping("SIGTERM has come")
+
+    def suspend(self) -> None:
+        """Parks a suspended run and leaves the process. It returns if the suspend was lifted meanwhile.
+
+        Calls of an earlier attempt that are unsettled are no error: it returns, because the next step handles them.
+        Errors: `Suspended`; otherwise as `park`.
+        """
+        try:
+            parked = self.park()
+        except Refused as refused:
+            if refused.code != "UNSETTLED_CALLS" or self._calls.has_open():
+                raise
+            return
+        if parked:
+            raise Suspended("a person has suspended the run")
 
     def fail(self, message: str, fatal: bool = False) -> NoReturn:
         """Exits with 1 and leaves a message for people, cut to 512 characters.
@@ -172,29 +203,38 @@ class Attempt:
         """
         _leave.fail(message, fatal)
 
-    def _park_between_steps(self) -> bool:
-        """As `park`. Calls of an earlier attempt that are unsettled are no error: the next step handles them."""
-        try:
-            return self.park()
-        except Refused as refused:
-            if refused.code != "UNSETTLED_CALLS" or self._calls.has_open():
-                raise
-            return False
+    def _flush(self) -> None:
+        """Commits turns that are held back. An attempt by itself has none."""
+
+    def _next_id(self, name: str) -> str:
+        """An id that no other wait or call of the open turn has."""
+        raise NotImplementedError
+
+    def _take(self, messages: Iterable[Message]) -> None:
+        """Lets the open turn take messages. An attempt by itself has none."""
 
     def _take_over(self, answer: dict[str, Any]) -> None:
         """Reads where to go on from the answer to attach. A state too large for that answer is fetched."""
         self.name, self.attempt, self.decision = answer["run"], answer["attempt"], answer["decision"]
-        self.branch, self.warnings, self.head = answer["branch"], answer["warnings"], answer.get("head")
+        self.branch, self.warnings = answer["branch"], answer["warnings"]
+        self.head = Head.decode(answer["head"]) if answer.get("head") else None
         self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
         self._waits.take_over(answer.get("waits", []))
-        self.planned, self.turn = False, 1
+        self._calls.take_over(answer)
+        self.planned, self._open_turn = False, 1
         if self.head:
-            self.planned = self.head["boundary"] == "plan"
-            self.turn = self.head["turn"] if self.planned else self.head["turn"] + 1
+            self.planned = self.head.boundary == "plan"
+            self._open_turn = self.head.turn if self.planned else self.head.turn + 1
             if "state" not in answer:
                 answer = self._transport.send("state", method="GET")
         self.channels = {name: decode_channel(channel) for name, channel in answer.get("state", {}).items()}
-        self.state = self.channels.get("state")
+        self.next_turn = self.channels.get(TURNS_CHANNEL, self._open_turn - 1) + 1
+        self._saved = _json.dumps(self.channels["state"]) if "state" in self.channels else None
+        self._restore()
+
+    def _restore(self) -> None:
+        """Sets the state to what was committed last, or was kept by the last good turn."""
+        self.state = self._codec.fresh() if self._saved is None else self._codec.decode(self._saved)
 
     def _beat(self) -> None:
         self._transport.send("heartbeat", timeout=HEARTBEAT_TIMEOUT_SECONDS)

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from dalsegno import _json
-from dalsegno._errors import CallFailed, KeyRefused, Refused, Uncertain
+from dalsegno import _json, _wire
+from dalsegno._errors import CallFailed, Diverged, KeyRefused, Refused, Uncertain
 from dalsegno._transport import Transport
 
 NOT_OPENED = ("INVALID", "TOO_LARGE", "APPROVAL_NOT_GRANTED", "APPROVAL_SPENT")
 """The refusals of a claim after which the gateway has certainly stored nothing of it."""
 
-Tool = Callable[[str, Any], Any]
-"""A tool takes the call's key and its arguments, and returns a result that is JSON."""
+Function = Callable[[str, Any], Any]
+"""A tool of `Run.call` takes the call's key and its arguments, and returns a result that is JSON."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +25,8 @@ class _Claim:
     """The claim of a call: the bytes of each repeat are the same, until the call is over."""
 
     fields: dict[str, Any]
+    content: tuple[str, str, str]
+    """Policy, key and canonical arguments of the call: what was stored first stays."""
     runs: Iterator[int] = field(default_factory=itertools.count)  # how often this process has run the tool
 
     @property
@@ -36,6 +38,19 @@ class _Claim:
     def repeatable(self) -> bool:
         """Whether the tool may run again if its outcome is unknown."""
         return self.fields["policy"] not in ("probe", "ask")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call that was claimed: its tool has to run, or it is over and has its `result`."""
+
+    id: str
+    claim: _Claim | None
+    """`None` where a probe has found that the call of an earlier attempt took no effect."""
+    must_run: bool
+    key: str
+    arguments: Any
+    result: Any
 
 
 class Calls:
@@ -50,13 +65,22 @@ class Calls:
         self._transport = transport
         self._key_prefix = key_prefix
         self._claims: dict[str, _Claim] = {}
+        self._inherited: dict[str, dict[str, Any]] = {}
 
-    def call(
-        self, id: str, policy: str, tool: Tool, key: str | None, arguments: Any, approval: str | None
-    ) -> Any:
-        """Claims the call, runs its tool if nothing speaks against it, and returns the result: see `Run.call`."""
+    def take_over(self, answer: Mapping[str, Any]) -> None:
+        """Takes the calls of earlier attempts from the answer to attach."""
+        for call in (*answer["completedCalls"], *answer["unsettledCalls"]):
+            self._inherited[call["id"]] = call
+
+    def begin(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> Begun:
+        """Claims a call. If its tool has to run, run it and call `end`.
+
+        Errors: `Uncertain`, `Diverged`, and the refusals of the tool that are stored; see `Run.call`.
+        """
         claim = self._claim(id, policy, key, arguments, approval)
+        self._compare(id, claim)
         answer = self._send_claim(id, claim)
+        self._inherited.pop(id, None)
         call, go = answer["call"], answer["verdict"] == "go"
         state, result = call["state"], call.get("result")
         may_have_run = go and next(claim.runs) > 0
@@ -64,13 +88,61 @@ class Calls:
             self._drop(id, claim)  # another claim holds the call
         if state == "started" and (answer["verdict"] == "uncertain" or (may_have_run and not claim.repeatable)):
             raise Uncertain(call)
-        if go:
-            state, result = _run_tool(tool, call)
-            self._send_result(id, claim, state, result)
-        self._claims.pop(id, None)
-        if state == "completed":
-            return result
-        raise (CallFailed if state == CallFailed.outcome else KeyRefused)(result)
+        if not go:
+            self._claims.pop(id, None)
+            if state != "completed":
+                raise (CallFailed if state == CallFailed.outcome else KeyRefused)(result)
+        return Begun(id, claim, go, call["key"], call.get("arguments"), result)
+
+    def end(self, begun: Begun, outcome: str, result: Any) -> None:
+        """Records how the tool of a call ended."""
+        assert begun.claim is not None
+        self._send_result(begun.id, begun.claim, outcome, result)
+        self._claims.pop(begun.id, None)
+
+    def call(
+        self, id: str, policy: str, function: Function, key: str | None, arguments: Any, approval: str | None
+    ) -> Any:
+        """Claims the call, runs its tool if nothing speaks against it, and returns the result: see `Run.call`."""
+        begun = self.begin(id, policy, key, arguments, approval)
+        if not begun.must_run:
+            return begun.result
+        try:
+            result = function(begun.key, begun.arguments)
+        except (CallFailed, KeyRefused) as refusal:  # any other exception leaves the outcome unknown
+            self.end(begun, refusal.outcome, refusal.result)
+            raise
+        self.end(begun, "completed", result)
+        return result
+
+    def adopt(self) -> None:
+        """Claims the unsettled `retrySameKey` calls of earlier attempts again, with what is stored of them.
+
+        From then on they are calls of this process, and the gateway accepts boundaries and records.
+        """
+        for id, call in list(self._inherited.items()):
+            if call["policy"] == "retrySameKey" and call["state"] == "started" and id not in self._claims:
+                claim = _Claim({"claimId": str(uuid.uuid4()), "policy": call["policy"]}, _content(call))
+                self._claims[id] = claim
+                self._send_claim(id, claim)
+
+    def inherited(self) -> list[dict[str, Any]]:
+        """The calls of earlier attempts that this process has neither made again, nor settled, nor accepted."""
+        return list(self._inherited.values())
+
+    def accept(self, ids: Iterable[str]) -> None:
+        """Says that this process knows of these calls of earlier attempts, and does not make them again."""
+        for id in ids:
+            self._inherited.pop(id, None)
+
+    def require_repeated(self, turn: int) -> None:
+        """Errors: `Diverged` if an earlier attempt made a call of this turn that this process has not made."""
+        for id, call in self._inherited.items():
+            if call["turn"] == turn and call["policy"] != "readOnly":
+                raise Diverged(
+                    f"an earlier attempt of this turn made the call {id!r}, and this attempt did not: what decides about a call "
+                    "belongs into `turn.step`. If it shall stay as it is, name it in `run.accept`"
+                )
 
     def has_open(self) -> bool:
         """Whether a call of this process that must not be made twice has no known outcome."""
@@ -83,6 +155,7 @@ class Calls:
     def settle(self, id: str, outcome: str, reason: str, result: Any) -> None:
         """Records what was found out about an uncertain call."""
         self._transport.send(f"{_path(id)}/settle", {"outcome": outcome, "reason": reason, "result": result})
+        self._inherited.pop(id, None)
 
     def with_keys(self, calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The calls of a plan, each with its default key unless it has another."""
@@ -91,7 +164,8 @@ class Calls:
     def _claim(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> _Claim:
         """The call's claim: the one that exists, or a new one. It holds a copy, so that later changes do not reach it.
 
-        Errors: `TypeError` or `ValueError` where the arguments or the key cannot be sent.
+        Errors: `TypeError` or `ValueError` where the arguments or the key cannot be sent. `Diverged` where the claim
+        that exists says something else.
         """
         fields = {
             "claimId": str(uuid.uuid4()),
@@ -100,7 +174,18 @@ class Calls:
             "arguments": arguments,
             "approval": approval,
         }
-        return self._claims.setdefault(id, _Claim(_json.copy(fields)))
+        new = _Claim(_json.copy(fields), (policy, fields["key"] or "", _json.canonical(arguments)))
+        claim = self._claims.setdefault(id, new)
+        if not _same(claim.content, new.content):
+            raise _diverged(id)
+        return claim
+
+    def _compare(self, id: str, claim: _Claim) -> None:
+        """Errors: `Diverged` if an earlier attempt made the call with something else."""
+        known = self._inherited.get(id)
+        if known and not _same(claim.content, _content(known)):
+            self._drop(id, claim)
+            raise _diverged(id)
 
     def _send_claim(self, id: str, claim: _Claim) -> dict[str, Any]:
         try:
@@ -108,6 +193,8 @@ class Calls:
         except Refused as refused:
             if refused.code in NOT_OPENED:
                 self._drop(id, claim)
+            if _wire.is_divergence(refused):
+                raise _diverged(id) from refused
             raise
 
     def _drop(self, id: str, claim: _Claim) -> None:
@@ -119,12 +206,19 @@ class Calls:
         self._transport.send(f"{_path(id)}/complete", {"claimId": claim.id, "outcome": outcome, "result": result})
 
 
-def _run_tool(tool: Tool, call: Mapping[str, Any]) -> tuple[str, Any]:
-    """The outcome and the result of a tool. Any other exception passes through: it leaves the outcome unknown."""
-    try:
-        return "completed", tool(call["key"], call.get("arguments"))
-    except (CallFailed, KeyRefused) as refusal:
-        return refusal.outcome, refusal.result
+def _content(call: Mapping[str, Any]) -> tuple[str, str, str]:
+    return call["policy"], call["key"], _json.canonical(call.get("arguments"))
+
+
+def _same(one: tuple[str, str, str], other: tuple[str, str, str]) -> bool:
+    """Whether two claims are of one call. One without arguments has those of the other."""
+    return one[:2] == other[:2] and (one[2] == other[2] or "null" in (one[2], other[2]))
+
+
+def _diverged(id: str) -> Diverged:
+    return Diverged(
+        f"the call {id!r} is stored with other arguments, another policy or another key: give another effect another id"
+    )
 
 
 def _path(id: str) -> str:

@@ -7,7 +7,36 @@ from typing import Any, ClassVar
 # Each class names the package as its module: that is what a traceback shows and what a pickle stores.
 
 
-class Refused(Exception):
+class Error(Exception):
+    """What every exception of this package is, apart from `Leave`."""
+
+    __module__ = "dalsegno"
+
+
+class NotConfigured(Error, LookupError):
+    """A variable of the environment is missing: nothing has started this process as a worker of a run."""
+
+    __module__ = "dalsegno"
+
+
+class NotAttached(Error):
+    """A tool was called in a process that has not attached to a run."""
+
+    __module__ = "dalsegno"
+
+
+class Diverged(Error):
+    """The agent did not repeat what an earlier try of its open turn did.
+
+    It is raised for a call that is stored under the same id with other arguments, another policy or another key; and
+    at the end of a turn in which an earlier attempt made a call that this attempt has not made. Whatever decides about
+    a call belongs into a `Turn.step`, so that the next attempt decides the same.
+    """
+
+    __module__ = "dalsegno"
+
+
+class Refused(Error):
     """The gateway refused a request for good: sending it again would change nothing.
 
     Its arguments are the code and a message for a person. The message names neither a call nor a record.
@@ -26,7 +55,7 @@ class AlreadyCommitted(Refused):
     """The gateway refused a repeated boundary that is in the store: its own park fences it."""
 
 
-class Uncertain(Exception):
+class Uncertain(Error):
     """Nobody knows whether a tool call took effect: find out, then record the answer with `Run.settle`.
 
     The text leaves out the call's key and arguments, because it may end in a log.
@@ -46,7 +75,7 @@ class Uncertain(Exception):
     __repr__ = __str__
 
 
-class _ToolRefusal(Exception):
+class _ToolRefusal(Error):
     """What a tool raises when it refused; an optional argument is the result to record."""
 
     outcome: ClassVar[str]
@@ -77,3 +106,56 @@ class KeyRefused(_ToolRefusal):
 
     __module__ = "dalsegno"
     outcome = "keyRefused"
+
+
+class Leave(SystemExit):
+    """The process has to end, and the run goes on without it. Let it pass: the rest is done by `attach` and Python.
+
+    It is a `SystemExit`, so that `except Exception` in an agent or a framework does not swallow it.
+    """
+
+    __module__ = "dalsegno"
+    exit_code: ClassVar[int] = 0
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(self.exit_code)
+        self.message = message
+        """Why, for a person."""
+
+
+class Suspended(Leave):
+    """A person has suspended the run, and this process has parked it. The exit code is 0."""
+
+    __module__ = "dalsegno"
+
+
+class Parked(Leave):
+    """The run waits for an answer, and this process has parked it. The exit code is 0."""
+
+    __module__ = "dalsegno"
+
+
+class Cancelled(Leave):
+    """A person has cancelled the run, and this process has acknowledged it. The exit code is 0."""
+
+    __module__ = "dalsegno"
+
+
+class AtLimit(Leave):
+    """The run has reached one of its limits. The exit code is 0."""
+
+    __module__ = "dalsegno"
+
+
+class Stopping(Leave):
+    """SIGTERM has come. The exit code is 143."""
+
+    __module__ = "dalsegno"
+    exit_code = 143
+
+
+class StoreUnavailable(Leave):
+    """No request was answered for `store_timeout` seconds. The exit code is 1, and the termination message says: a disruption."""
+
+    __module__ = "dalsegno"
+    exit_code = 1

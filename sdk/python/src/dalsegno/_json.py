@@ -9,14 +9,46 @@ channels and records, and returns such a value as bytes of the media type `appli
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A value that is JSON text already. It may be a field of a request."""
+
+    text: str
+
+
+def dumps(value: Any) -> str:
+    """A value as JSON. Dataclasses and pydantic models become objects, wherever they are in the value.
+
+    Errors: `TypeError` or `ValueError` where the value cannot be written as JSON.
+    """
+    return json.dumps(value, default=_plain)
+
+
+def canonical(value: Any) -> str:
+    """A value as JSON that is the same text for every order of members. Errors: as `dumps`."""
+    return json.dumps(value, default=_plain, sort_keys=True, separators=(",", ":"))
+
+
 def copy(value: Any) -> Any:
-    """A deep copy of what would be sent. Errors: `TypeError` or `ValueError` where the value cannot be sent as JSON."""
-    return json.loads(json.dumps(value))
+    """A deep copy of what would be sent. Errors: as `dumps`."""
+    return json.loads(dumps(value))
+
+
+def _plain(value: Any) -> Any:
+    """An object that is not JSON, as one level of JSON."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    dump: Any = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    raise TypeError(f"a value of the type {type(value).__name__} cannot be written as JSON")
 
 
 def encode_payload(value: Any) -> dict[str, Any]:

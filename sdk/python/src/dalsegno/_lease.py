@@ -20,7 +20,7 @@ class Lease:
     def __init__(self) -> None:
         self.ended = False
         """Whether this process has ended its attempt. Then heartbeats stop, and the refusal of one is no fence."""
-        self._parking = False
+        self._parking = self._stopped = False
         self._seconds: float = 0  # 0 until an answer names it
         self._shortened = threading.Semaphore(0)
 
@@ -52,8 +52,13 @@ class Lease:
         """
         threading.Thread(target=self._keep, args=[beat, interval], daemon=True).start()
 
+    def stop(self) -> None:
+        """Ends the heartbeats, because the process leaves its run."""
+        self._stopped = True
+        self._shortened.release()
+
     def _keep(self, beat: Callable[[], object], interval: float) -> None:
-        while not self.ended:  # the first heartbeat is sent at once: it binds the lease
+        while not (self.ended or self._stopped):  # the first heartbeat is sent at once: it binds the lease
             with suppress(Refused):  # this process ended its attempt meanwhile, or is parking
                 beat()
             self._shortened.acquire(timeout=min(interval, self._seconds / 3 or interval))

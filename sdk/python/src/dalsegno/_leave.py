@@ -9,8 +9,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
+
+from dalsegno._errors import StoreUnavailable
 
 GRACE_SECONDS: float = 10
 """From SIGTERM to the end of the process, in seconds, whatever its loop is doing."""
@@ -28,6 +31,7 @@ class Termination:
     def __init__(self) -> None:
         # SimpleQueue.put may be interrupted by another put: a second SIGTERM may interrupt the handler of the first.
         self._received: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._restore: Callable[[], None] | None = None
 
     @property
     def requested(self) -> bool:
@@ -48,13 +52,24 @@ class Termination:
             self._received.put(None)
 
         threading.Thread(target=self._exit_after_grace, daemon=True).start()
-        signal.signal(signal.SIGTERM, on_sigterm)
+        previous = signal.signal(signal.SIGTERM, on_sigterm)
+
+        def restore() -> None:
+            if signal.getsignal(signal.SIGTERM) is on_sigterm:
+                signal.signal(signal.SIGTERM, previous)
+
+        self._restore = restore
 
         def restore_default() -> None:
             if signal.getsignal(signal.SIGTERM) is on_sigterm:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
         os.register_at_fork(after_in_child=restore_default)
+
+    def uninstall(self) -> None:
+        """Gives SIGTERM back to the handler that was there before, if this one is still installed."""
+        if self._restore and threading.current_thread() is threading.main_thread():
+            self._restore()
 
     def _exit_after_grace(self) -> NoReturn:
         self._received.put(self._received.get())  # wait for the signal, and leave it there for `requested`
@@ -76,11 +91,27 @@ def exit_over(code: str, detail: str) -> NoReturn:
 
 def fail(message: str, fatal: bool) -> NoReturn:
     """Writes the termination message, if there is a file for it, and raises `SystemExit` with code 1."""
-    log, kind = _setting("TERMINATION_LOG"), "fatal" if fatal else "crash"
+    kind = "fatal" if fatal else "crash"
+    _write_message(kind, message)
+    sys.exit(f"dalsegno: {kind}: {message}")
+
+
+def leave_store(name: str, reason: str) -> NoReturn:
+    """Ends the process because the store was unavailable for too long. The run is not charged for that.
+
+    Errors: always `StoreUnavailable`.
+    """
+    message = f"{name}: no answer within the store's timeout ({reason})"
+    _write_message("disruption", message)
+    raise StoreUnavailable(message)
+
+
+def _write_message(kind: str, message: str) -> None:
+    """Writes the termination message, if there is a file for it."""
+    log = _setting("TERMINATION_LOG")
     if log.exists():
         word = {"dalsegno": 1, "class": kind, "message": message[:MAX_MESSAGE_CHARACTERS]}
         log.write_bytes(json.dumps(word, ensure_ascii=False).encode("utf-8", "replace"))
-    sys.exit(f"dalsegno: {kind}: {message}")
 
 
 def _setting(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import threading
@@ -15,9 +16,11 @@ from urllib.parse import SplitResult
 
 from dalsegno import _env, _wire
 from dalsegno._connect import connect
-from dalsegno._leave import say
+from dalsegno._leave import leave_store
 from dalsegno._tls import TlsConnection
 from dalsegno._wire import Again, Ok, Outcome, Refusal
+
+logger = logging.getLogger("dalsegno")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Transport:
 
     `instance` is the secret of this process, the bearer of every request after attach. `on_answer` is called with each
     answer. `on_refusal` is called with the request's name and its refusal; it raises, or returns to have the request
-    sent again.
+    sent again. `store_timeout`: for how many seconds a request, apart from heartbeats, is sent again.
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class Transport:
         *,
         on_answer: Callable[[dict[str, Any]], None],
         on_refusal: Callable[[str, Refusal], None],
+        store_timeout: float | None = None,
     ) -> None:
         self._url = url
         self._instance = instance
         self._on_answer = on_answer
         self._on_refusal = on_refusal
+        self._store_timeout = store_timeout
         self._connections = _Connections()
         self._contract = 1  # the lowest version among the gateways, as the last attach said
 
@@ -66,8 +71,9 @@ class Transport:
         No try and no wait is longer than `timeout` seconds. The body is serialised once. After a failure the next try
         uses a new connection, which may lead to another gateway.
 
-        Errors: `Refused`, `InvalidURL`, and whatever `encode` and reading the token raise.
+        Errors: `Refused`, `InvalidURL`, `StoreUnavailable`, and whatever `encode` and reading the token raise.
         """
+        began = time.monotonic()
         self._await_contract(path, timeout)
         name = _wire.log_name(path)
         body = _wire.encode(name, fields)
@@ -82,8 +88,14 @@ class Transport:
             if isinstance(reply.outcome, Refusal):
                 self._on_refusal(name, reply.outcome)
             connection.close()
+            if (
+                self._store_timeout is not None
+                and name != "heartbeat"
+                and time.monotonic() - began > self._store_timeout
+            ):
+                leave_store(name, _reason(reply.outcome))
             if delay == _wire.MAX_BACKOFF_SECONDS:
-                say(f"{name}: no answer yet ({_reason(reply.outcome)}), sending it again")
+                logger.warning("%s: no answer yet (%s), sending it again", name, _reason(reply.outcome))
             time.sleep(max(random.uniform(delay / 2, delay), _wire.retry_after(reply.retry_after, timeout)))
         raise AssertionError("the backoff never ends")
 
@@ -98,7 +110,7 @@ class Transport:
             self.send("attach", {"instance": self._instance}, timeout=timeout)
             if self._contract < needed:
                 if not logged:
-                    say(f"{_wire.log_name(path)}: waits until every gateway is of a version that has it")
+                    logger.warning("%s: waits until every gateway is of a version that has it", _wire.log_name(path))
                 logged = True
                 time.sleep(_wire.ROLL_OUT_SECONDS)
 

@@ -37,7 +37,7 @@ class Answer:
     """The message's position in the inbox, where the outcome is `message`."""
 
     @property
-    def approved(self) -> bool:
+    def granted(self) -> bool:
         """Whether a person agreed: to the proposal (`approved`), or to something else (`changed`, see `changes`)."""
         return self.outcome in ("approved", "changed")
 
@@ -45,6 +45,14 @@ class Answer:
     def timed_out(self) -> bool:
         """Whether the deadline passed before anybody answered. That is not a denial."""
         return self.outcome == "timedOut"
+
+
+@dataclass(frozen=True, slots=True)
+class Approval(Answer):
+    """The answer of a person who was asked for an approval: look at `granted`, `timed_out`, `changes` and `reason`."""
+
+    id: str = ""
+    """The id of the approval. Give it to the call that it allows: `pay.approved_by(approval)(…)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Wait:
     """What a decision on an `approval` names, so that nobody decides on another proposal."""
 
 
-Answer.__module__ = Wait.__module__ = "dalsegno"
+Answer.__module__ = Approval.__module__ = Wait.__module__ = "dalsegno"
 
 
 class Waits:

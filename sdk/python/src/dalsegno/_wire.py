@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from dalsegno import _json
 from dalsegno._errors import Refused
 
 OVER = ("FENCED", "ATTEMPT_SPENT", "VERSION_INCOMPATIBLE", "CHECKPOINT_CORRUPT", "FINISHED")
@@ -79,10 +80,28 @@ def encode(name: str, fields: Mapping[str, Any] | None) -> bytes | None:
     """
     if not fields:
         return None
-    body = json.dumps({key: value for key, value in fields.items() if value is not None}).encode()
+    members = (f"{json.dumps(key)}: {_text(value)}" for key, value in fields.items() if value is not None)
+    body = f"{{{', '.join(members)}}}".encode()
     if len(body) > MAX_BODY_BYTES:
         raise Refused("TOO_LARGE", f"{name}: a body of {len(body)} bytes: keep large things elsewhere")
     return body
+
+
+def _text(value: Any) -> str:
+    return value.text if isinstance(value, _json.Raw) else _json.dumps(value)
+
+
+def is_divergence(refusal: Refused) -> bool:
+    """Whether a claim was refused because the call is stored with other arguments, another key or another policy.
+
+    The contract has no code for this: it is `INVALID`, as is a malformed claim. So the detail decides. A code of its
+    own in the contract would replace the second line of this function.
+    """
+    detail = str(refusal.args[1])
+    return (
+        refusal.code == "INVALID"
+        and re.search(r": call .* has (other arguments|another key|another policy)", detail) is not None
+    )
 
 
 def classify(status: int, body: bytes) -> Outcome:
@@ -91,8 +110,8 @@ def classify(status: int, body: bytes) -> Outcome:
     Errors: `json.JSONDecodeError` and `UnicodeDecodeError` for a 200 whose body is garbled, which is no answer either.
     """
     if status == 200:
-        answer = json.loads(body)
-        return Ok(answer) if isinstance(answer, dict) else Again("200")
+        answer: Any = json.loads(body)
+        return Ok(cast("dict[str, Any]", answer)) if isinstance(answer, dict) else Again("200")
     if status == 429 or status >= 500:
         return Again(str(status))
     with suppress(ValueError, LookupError, TypeError, AttributeError):  # the body is not the gateway's

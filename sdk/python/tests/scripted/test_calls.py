@@ -150,7 +150,7 @@ def test_a_claim_that_the_gateway_may_have_heard_is_sent_again_as_the_same_bytes
             run.call("turn-1", policy="retrySameKey", arguments=pages, tool=print)
         except InterruptedError:
             pages.append(2)
-            print(run.call("turn-1", policy="retrySameKey", arguments=pages, tool=lambda *_: "made"))
+            print(run.call("turn-1", policy="retrySameKey", arguments=[1], tool=lambda *_: "made"))
     """)
     assert (code, out) == (0, "made\n")
     first, second = gateway.bodies("calls/turn-1/claim")
@@ -165,9 +165,9 @@ def test_a_claim_that_a_proxy_refused_is_sent_again_as_the_same_bytes(gateway: S
     gateway.script["calls/turn-1/complete"] = [ok()]
     code, out, _ = gateway.run(f"""
         run = Run.attach(heartbeat=False)
-        for page in range(5):
+        for _ in range(5):
             try:
-                print(run.call("turn-1", policy="{policy}", arguments=page, tool=lambda *_: "made"))
+                print(run.call("turn-1", policy="{policy}", arguments=1, tool=lambda *_: "made"))
             except Refused as error:
                 print(error.code)
     """)

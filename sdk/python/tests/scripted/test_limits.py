@@ -19,8 +19,8 @@ def test_a_limit_in_the_answer_to_a_commit_ends_the_loop(gateway: ScriptedGatewa
         run = Run.attach(heartbeat=False)
         while True:
             run.check()
-            print(run.turn)
-            run.commit(run.turn, state=1)
+            print(run.next_turn)
+            run.commit(run.next_turn, state=1)
     """)
     assert (code, out, err) == (0, "1\n", "")
 

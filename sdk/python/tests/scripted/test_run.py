@@ -13,9 +13,9 @@ def test_a_fresh_run_attaches_with_the_token_and_then_uses_its_instance_secret(g
     gateway.script["turns/1"] = [committed(1)]
     code, out, err = gateway.run("""
         run = Run.attach()
-        print(run.name, run.attempt, run.decision, run.turn, run.state, run.input["goal"])
+        print(run.name, run.attempt, run.decision, run.next_turn, run.state, run.input["goal"])
         run.commit(1, state={"n": 1}, events=[{"did": "it"}], usage={"tokensIn": 5})
-        print(run.turn)
+        print(run.next_turn)
     """)
     assert (code, err) == (0, "")
     assert out == "demo/first 1 fresh 1 None pages\n2\n"
@@ -34,14 +34,14 @@ def test_a_resumed_run_continues_at_the_next_turn_with_its_channels(gateway: Scr
     gateway.script["attach"] = [attached(decision="resume", branch=2, head={**HEAD, "turn": 7}, state=state)]
     code, out, _ = gateway.run("""
         run = Run.attach()
-        print(run.turn, run.planned, run.branch, run.state, run.channels["log"], run.channels["none"])
+        print(run.next_turn, run.planned, run.branch, run.state, run.channels["log"], run.channels["none"])
     """)
     assert (code, out) == (0, "8 False 2 {'n': 7} [1, 'a'] []\n")
 
 
 def test_an_open_turn_is_resumed_after_its_plan(gateway: ScriptedGateway) -> None:
     gateway.script["attach"] = [attached(decision="resume", head={**HEAD, "turn": 7, "boundary": "plan"}, state={})]
-    assert gateway.run("run = Run.attach(); print(run.turn, run.planned)")[1] == "7 True\n"
+    assert gateway.run("run = Run.attach(); print(run.next_turn, run.planned)")[1] == "7 True\n"
 
 
 def test_a_state_too_large_for_the_answer_to_attach_is_fetched(gateway: ScriptedGateway) -> None:
@@ -70,10 +70,10 @@ def test_a_plan_names_its_calls_and_a_result_can_finish_the_run(gateway: Scripte
     code, out, _ = gateway.run("""
         run = Run.attach()
         run.commit(1, plan=True, calls=[{"id": "turn-1", "policy": "ask"}], open_calls=["slow", "slower"])
-        print(run.turn, run.planned)
+        print(run.next_turn, run.planned)
         stuck = {"outcome": "failed", "reason": "Stuck"}
         run.commit(1, channels={"append": {"log": [1, None]}, "set": {"n": 2}}, finish=stuck)
-        print(run.turn, run.planned)
+        print(run.next_turn, run.planned)
     """)
     assert (code, out) == (0, "1 True\n2 False\n")
     plan, result = json.loads(gateway.bodies("turns/1/plan")[0]), json.loads(gateway.bodies("turns/1")[0])
@@ -116,5 +116,5 @@ def test_an_input_that_is_not_json_is_an_error_only_when_it_is_read(
     gateway: ScriptedGateway, tmp_path: Path, text: bytes
 ) -> None:
     (tmp_path / "input").write_bytes(text)
-    code, out, err = gateway.run("run = Run.attach(); print(run.turn, flush=True); run.input")
+    code, out, err = gateway.run("run = Run.attach(); print(run.next_turn, flush=True); run.input")
     assert (code, out) == (1, "1\n") and "DALSEGNO_INPUT_FILE" in err

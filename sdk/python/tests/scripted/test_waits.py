@@ -24,8 +24,8 @@ def body(gateway: ScriptedGateway, path: str) -> Any:
 ASK = """
     run = Run.attach(heartbeat=False)
     proposal = {{"order": 7, "cents": 500}}
-    answer = run.ask_approval("w1", title="Buy it?", summary="It is cheap", proposal=proposal, deadline=60.5 {more})
-    print(answer.approved, answer.by, answer.reason)
+    answer = run.approval("w1", proposal, title="Buy it?", summary="It is cheap", expires=60.5 {more})
+    print(answer.granted, answer.by, answer.reason)
 """
 
 
@@ -69,7 +69,7 @@ def test_an_answer_that_comes_while_the_process_parks_is_read_and_returned(gatew
 def test_a_process_that_holds_its_pod_waits_for_the_answer_before_it_parks(gateway: ScriptedGateway) -> None:
     gateway.script["waits/w1"] = [Answer(200, wait())]
     gateway.script["waits/w1?seconds=20"] = [Answer(200, wait()), Answer(200, wait(answer=APPROVED))]
-    assert gateway.run(ASK.format(more=", hold_pod_seconds=60")) == (0, "True ann it is cheap\n", "")
+    assert gateway.run(ASK.format(more=", linger=60")) == (0, "True ann it is cheap\n", "")
     assert len(gateway.bodies("waits/w1?seconds=20")) == 2 and "park" not in gateway.script
 
 
@@ -77,7 +77,7 @@ def test_a_process_that_is_asked_to_leave_while_it_holds_its_pod_parks_at_once(g
     gateway.script["attach"] = [attached(suspend=True)]
     gateway.script["waits/w1"] = [Answer(200, wait())]
     gateway.script["park"] = [PARKED]
-    assert gateway.run(ASK.format(more=", hold_pod_seconds=60")) == (0, "", "")
+    assert gateway.run(ASK.format(more=", linger=60")) == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_a_process_that_is_asked_to_leave_while_it_holds_its_pod_parks_at_once(g
 def test_an_answer_says_whether_to_go_on(gateway: ScriptedGateway, answer: dict[str, Any], says: str) -> None:
     gateway.script["waits/w1"] = [Answer(200, wait(answer={"at": "2026-11-26T12:00:00Z", **answer}))]
     code, out, err = gateway.run("""
-        answer = Run.attach().ask_approval("w1", title="Buy it?", proposal=7, on_timeout="Answer")
-        print(answer.approved, answer.timed_out, answer.changes)
+        answer = Run.attach().approval("w1", 7, title="Buy it?", on_timeout="Answer")
+        print(answer.granted, answer.timed_out, answer.changes)
     """)
     assert (code, out, err) == (0, f"{says}\n", "")
     assert body(gateway, "waits/w1") == {"kind": "approval", "title": "Buy it?", "proposal": 7, "onTimeout": "Answer"}
@@ -101,14 +101,14 @@ def test_an_answer_says_whether_to_go_on(gateway: ScriptedGateway, answer: dict[
 
 def test_a_wait_that_was_opened_with_another_proposal_is_refused(gateway: ScriptedGateway) -> None:
     gateway.script["waits/w1"] = [problem(400, "INVALID")]
-    code, _, err = gateway.run("Run.attach().ask_approval('w1', title='Buy it?', proposal=8)")
+    code, _, err = gateway.run("Run.attach().approval('w1', 8, title='Buy it?')")
     assert code == 1 and "dalsegno.Refused: ('INVALID', 'waits/*: because')" in err
 
 
 SLEEP = """
     from datetime import datetime, timezone
     run = Run.attach(heartbeat=False)
-    print(run.sleep_until("w1", datetime(2026, 11, 26, 12, tzinfo=timezone.utc)).outcome)
+    print(run.sleep("w1", datetime(2026, 11, 26, 12, tzinfo=timezone.utc)).outcome)
 """
 
 
@@ -136,7 +136,7 @@ def test_a_wait_of_another_kind_is_not_taken_for_a_time(gateway: ScriptedGateway
 def test_a_time_without_a_time_zone_is_an_error(gateway: ScriptedGateway) -> None:
     code, _, err = gateway.run("""
         from datetime import datetime
-        Run.attach().sleep_until("w1", datetime(2026, 11, 26))
+        Run.attach().sleep("w1", datetime(2026, 11, 26))
     """)
     assert code == 1 and "ValueError: a time needs its time zone" in err
 
@@ -147,7 +147,7 @@ def test_a_rate_limit_parks_until_the_provider_accepts_again(gateway: ScriptedGa
     code, out, err = gateway.run("""
         from datetime import datetime, timedelta, timezone
         run, reset = Run.attach(), datetime(2026, 11, 26, 13, tzinfo=timezone(timedelta(hours=1)))
-        run.wait_for_rate_limit(f"model-{run.turn}-{run.attempt}", provider="anthropic", reset_time=reset)
+        run.rate_limit("anthropic", id=f"model-{run.next_turn}-{run.attempt}", reset_time=reset)
     """)
     assert (code, out, err) == (0, "", "")
     asked = {"kind": "rateLimit", "provider": "anthropic", "resetTime": "2026-11-26T12:00:00Z"}
@@ -168,7 +168,7 @@ def test_a_process_may_park_on_any_of_several_waits(gateway: ScriptedGateway) ->
         from datetime import datetime, timedelta, timezone
         run = Run.attach()
         waits = [
-            run.wait("w1", "approval", title="Buy it?", proposal=7, deadline=timedelta(hours=1)),
+            run.wait("w1", "approval", title="Buy it?", proposal=7, expires=timedelta(hours=1)),
             run.wait("w2", "until", time=datetime.now(timezone.utc) + timedelta(days=1)),
         ]
         ids = [wait.id for wait in waits if wait.answer is None]
@@ -233,9 +233,9 @@ def test_a_boundary_whose_park_is_refused_is_an_error_and_the_attempt_goes_on(ga
         try:
             run.commit(1, park=["w1"])
         except Refused as refused:
-            print(refused.code, run.turn)
+            print(refused.code, run.next_turn)
         run.commit(1)
-        print(run.turn)
+        print(run.next_turn)
     """)
     assert (code, out, err) == (0, "UNSETTLED_CALLS 1\n2\n", "")
 
@@ -245,7 +245,7 @@ def test_the_next_attempt_knows_its_waits_and_judges_again_before_it_goes_on(gat
     gateway.script["attach"] = [attached(decision="resume", branch=1, head=HEAD, state={}, waits=waits)]
     code, out, err = gateway.run("""
         def judge(run, answers):
-            print("judges", run.turn, [*answers], answers["w1"].by)
+            print("judges", run.next_turn, [*answers], answers["w1"].by)
         run = Run.attach(on_resume=judge)
         print(run.branch, run.waits["w1"].answer.outcome, run.waits["w2"].kind, run.waits["w2"].answer)
     """)

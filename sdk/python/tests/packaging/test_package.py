@@ -8,7 +8,9 @@ from pathlib import Path
 from scripted_gateway import SOURCES
 
 PUBLIC = (
-    "Answer CallFailed GRACE_SECONDS KeyRefused Message OVER Refused Run TERMINATION_LOG Uncertain Wait as_user_turn"
+    "Answer Approval AtLimit CallFailed Cancelled Diverged Error GRACE_SECONDS Head Item KeyRefused Leave Message NotAttached "
+    "NotConfigured OVER Operation Parked Policy Refused Run Space Stopping StoreUnavailable Suspended TERMINATION_LOG Tool Turn "
+    "Uncertain Wait as_user_turn attach tool"
 )
 
 

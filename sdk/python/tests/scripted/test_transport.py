@@ -80,7 +80,7 @@ def test_an_answer_that_is_not_the_gateways_is_not_taken_for_success(gateway: Sc
     gateway.script["records"] = [answer]
     code, out, _ = gateway.run("""
         try:
-            Run.attach().write_records([])
+            Run.attach().write()
         except Refused as refused:
             print(refused.code)
     """)
@@ -130,8 +130,8 @@ def test_neither_a_wait_nor_a_refusal_names_a_call_or_a_record_in_a_log(gateway:
             run.call(id, policy="ask", tool=print)
         except Refused as refused:
             print(refused, file=sys.stderr)
-        next(run.records(space, prefix))  # a traceback shows this line
+        next(run.space(space).items(prefix))  # a traceback shows this line
     """)
     assert code == 1 and "canary" not in err
     for call in "calls/*/claim", "records":
-        assert f"dalsegno: {call}: no answer yet (503)" in err and f"'{call}: because'" in err
+        assert f"{call}: no answer yet (503)" in err and f"'{call}: because'" in err

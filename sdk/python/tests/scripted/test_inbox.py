@@ -54,7 +54,7 @@ def test_a_run_hears_of_new_messages_in_any_answer(gateway: ScriptedGateway) -> 
 
 WAIT = """
     run = Run.attach(heartbeat=False)
-    print(run.wait_for_message("w1", topic="price", deadline=60))
+    print(run.message("price", id="w1", expires=60))
 """
 
 

@@ -1,0 +1,111 @@
+"""The typed state of a run: how it is made, and how it is read back from JSON.
+
+A type is `dict`, `list`, a `TypedDict`, a dataclass, or a class with pydantic's `model_validate`, which this package
+does not import. Fields that a dataclass does not know are ignored, so that an older program reads a newer state.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import itertools
+import json
+import types
+import typing
+from typing import Any, Generic, TypeVar
+
+S = TypeVar("S")
+
+
+class Codec(Generic[S]):
+    """Makes and reads states of one type. Without a type a state is the JSON value as it was committed."""
+
+    def __init__(self, kind: type[S] | None) -> None:
+        self._kind = kind
+
+    def fresh(self) -> S:
+        """The state of a run that has committed none. Errors: `TypeError` where a field has no default."""
+        kind = self._kind
+        if kind is None:
+            return typing.cast(S, None)
+        try:
+            return kind()
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"state={kind.__name__}: a fresh run begins with {kind.__name__}(): {error}") from error
+
+    def decode(self, text: str) -> S:
+        """The state with this JSON text. Errors: `TypeError` or `ValueError` where it is not of the type."""
+        value = json.loads(text)
+        kind = self._kind
+        if kind is None:
+            return typing.cast(S, value)
+        expected = list if issubclass(kind, list) else dict
+        if not isinstance(value, expected):
+            raise TypeError(f"state={kind.__name__}: the committed state is a {type(value).__name__}")
+        return typing.cast(S, decode(kind, value))
+
+
+def decode(kind: Any, value: Any) -> Any:
+    """A JSON value as a value of this type; a type that JSON says nothing about is left alone."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    kind_of: Any = kind
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(arguments, value)
+    if origin in (list, collections.abc.Sequence) and isinstance(value, list):
+        return [decode(arguments[0], item) for item in _items(value)]
+    if origin is tuple and isinstance(value, list):
+        each = itertools.repeat(arguments[0]) if arguments[-1:] == (...,) else arguments
+        return tuple(decode(item_kind, item) for item_kind, item in zip(each, _items(value)))
+    if origin in (dict, collections.abc.Mapping) and isinstance(value, dict):
+        members: dict[str, Any] = typing.cast("dict[str, Any]", value)
+        return {name: decode(arguments[1], item) for name, item in members.items()}
+    if not isinstance(kind, type):
+        return value
+    if hasattr(kind, "model_validate"):
+        return kind_of.model_validate(value)
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        kinds = typing.get_type_hints(kind)
+        known = (field.name for field in dataclasses.fields(kind) if field.init and field.name in value)
+        return kind(**{name: decode(kinds[name], value[name]) for name in known})
+    if issubclass(kind, enum.Enum):
+        return kind(value)
+    return value
+
+
+def _items(value: Any) -> list[Any]:
+    items: list[Any] = value
+    return items
+
+
+def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
+    """The first alternative that can hold the value."""
+    if value is None:
+        return None
+    for kind in kinds:
+        if kind is not type(None) and _may_hold(kind, value):
+            try:
+                return decode(kind, value)
+            except (TypeError, ValueError):
+                continue
+    return value
+
+
+def _may_hold(kind: Any, value: Any) -> bool:
+    plain = typing.get_origin(kind) or kind
+    if plain in (str, int, float, bool, list, dict):
+        return isinstance(value, plain)
+    return True
+
+
+def hints(function: Any) -> dict[str, Any]:
+    """The annotations of a function, `return` among them; none where they cannot be resolved."""
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def return_type(function: Any) -> Any:
+    """The annotated result of a function; `None` where it has none, or one that cannot be resolved."""
+    return hints(function).get("return")
