@@ -159,11 +159,6 @@ fn seal(text: &str, context: AadContext<'_>, cipher: Option<&PayloadCipher>) -> 
     sealed.unwrap_or_else(|| WITHHELD.to_owned())
 }
 
-/// The key of a call as it is stored. It is needed to make the call, so that one that cannot be sealed is an error.
-pub(crate) fn sealed_key(id: &str, key: &str, cipher: &PayloadCipher) -> Result<String> {
-    cipher.seal_text(AadContext::CallKey(id), key)
-}
-
 /// A finish as it is stored. Its reason is one word, and stays in clear.
 pub(crate) fn sealed_finish(finish: &NewFinish, cipher: Option<&PayloadCipher>) -> NewFinish {
     let NewFinish { outcome, reason, message, output } = finish;

@@ -15,7 +15,6 @@ use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
-use crate::texts::sealed_key;
 use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
@@ -91,8 +90,7 @@ impl Postgres {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
-        let key =
-            claim.key.as_deref().map(|key| sealed_key(&claim.id, &without_nul(key), &cipher)).transpose()?;
+        let key = claim.key.as_deref().map(|key| sealed_key(&claim.id, key, &cipher)).transpose()?;
         let claim = EncodedClaim { claim, key, arguments: arguments.as_deref(), cipher: &cipher };
         let claimed = match claim.claim.approval {
             None => self.claim_at_once(&claim).await?,

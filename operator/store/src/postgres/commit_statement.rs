@@ -17,7 +17,7 @@ use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::EncodedOps;
 use crate::keys::WriteCipher;
 use crate::reads::encode_payload;
-use crate::texts::{sealed_finish, sealed_key};
+use crate::texts::sealed_finish;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use dalsegno_format::{codec, header, size};
 use dalsegno_model::{Commit, CommitReceipt, Committed, Digest, NewFinish, Result, RunId};
@@ -295,10 +295,7 @@ impl CallColumns {
             arguments_digests,
             ids: calls.iter().map(|call| without_nul(&call.id)).collect(),
             policies: calls.iter().map(|call| enum_str(&call.policy)).collect::<DbResult<_>>()?,
-            keys: calls
-                .iter()
-                .map(|call| sealed_key(&call.id, &without_nul(&call.key), cipher))
-                .collect::<Result<_>>()?,
+            keys: calls.iter().map(|call| sealed_key(&call.id, &call.key, cipher)).collect::<Result<_>>()?,
             arguments: calls.iter().map(arguments).collect::<Result<_>>()?,
             arguments_bytes: calls.iter().map(|call| size::of_json(call.arguments.as_deref())).collect(),
         })

@@ -17,7 +17,6 @@ use crate::keys::no_keys;
 use crate::reads::{CallRow, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
-use crate::texts::sealed_key;
 use crate::transitions::{AuditEvent, has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
@@ -128,7 +127,7 @@ async fn first_claim(
     };
     // An effect must not begin while its turn could not be stored. What has begun is completed.
     claim.room.check()?;
-    let stored_key = sealed_key(&claim.id, &key, &claim.cipher)?;
+    let stored_key = claim.cipher.seal_text(AadContext::CallKey(&claim.id), &key)?;
     let call = CallRow {
         run: claim.run,
         id: claim.id,

@@ -19,7 +19,6 @@ use super::transact::transact;
 use super::waits;
 use crate::db_error::DbResult;
 use crate::reads::encode_payload;
-use crate::texts::sealed_key;
 use crate::transitions::{
     AuditEvent, OutboxEntry, ParkWithBoundary, commit_receipt, finish_detail, parked, renew_lease,
     report_signals, set_finished,
@@ -174,7 +173,7 @@ async fn plan_calls(
         .bind(ordinal)
         .bind(commit.proposal.turn)
         .bind(EnumText(call.policy))
-        .bind(sealed_key(&call.id, &call.key, &commit.cipher)?)
+        .bind(commit.cipher.seal_text(AadContext::CallKey(&call.id), &call.key)?)
         .bind(EnumText(CallState::Planned))
         .bind(encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.cipher)?)
         .bind(size::of_json(call.arguments.as_deref()))

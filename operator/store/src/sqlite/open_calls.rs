@@ -7,7 +7,7 @@ use super::boundary::PreparedCommit;
 use super::row::RunRow;
 use crate::db_error::DbResult;
 use crate::reads::CallRow;
-use crate::texts::sealed_key;
+use dalsegno_format::seal::AadContext;
 use dalsegno_format::size;
 
 /// Bytes of the open calls. Each half uses its own index.
@@ -76,7 +76,7 @@ pub(super) async fn planned_bytes(
         added += match CallRow::load(conn, commit.run, &call.id).await? {
             None => size::of_call(size::OpenCall {
                 id: &call.id,
-                key: &sealed_key(&call.id, &call.key, &commit.cipher)?,
+                key: &commit.cipher.seal_text(AadContext::CallKey(&call.id), &call.key)?,
                 arguments_bytes: size::of_json(call.arguments.as_deref()),
                 result_bytes: 0,
             }),
