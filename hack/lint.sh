@@ -107,7 +107,7 @@ chart() {
     raised=$("${postgres[@]}" --set gateway.memory.responses=161Mi,gateway.memory.resumeReads=129Mi \
         --set gateway.memory.inspectionReads=130Mi,gateway.memory.pageReads=20Mi,gateway.memory.deltaBases=1Gi \
         --set operator.memory.cache=129Mi,operator.memory.commands=257Mi,operator.memory.stateReads=129Mi)
-    [[ $(grep -c 'memory: 2319Mi$' <<<"$raised") = 2 && $(grep -c 'memory: 676Mi$' <<<"$raised") = 2 &&
+    [[ $(grep -c 'memory: 2343Mi$' <<<"$raised") = 2 && $(grep -c 'memory: 676Mi$' <<<"$raised") = 2 &&
         $raised = *$'RESUME_BYTES\n              value: 129Mi'* &&
         $raised = *$'INSPECTION_BYTES\n              value: 130Mi'* &&
         $raised = *$'STATE_READ_BYTES\n              value: 129Mi'* ]] || { echo 'a value of memory is ignored'; return 1; }
