@@ -6,7 +6,7 @@ use dalsegno_crds::Summary;
 use dalsegno_e2e::http::Request;
 use dalsegno_e2e::wait::secs;
 use dalsegno_e2e::{Agent, Result, Run, Sender, StatusExt, TestContext, Worker};
-use dalsegno_protocol::MessagesResponse;
+use dalsegno_protocol::{Message, MessagesResponse};
 use futures::future::{try_join, try_join_all};
 use serde_json::json;
 
@@ -32,6 +32,18 @@ async fn send_some(sender: &Sender, death: i32) -> Result<Vec<(i64, String)>> {
         sent.push(sender.send(number, ["price", "news"][number as usize % 2]).await?);
     }
     Ok(sent)
+}
+
+/// All messages of the run, page by page.
+async fn list(sender: &Sender) -> Result<Vec<Message>> {
+    let (mut list, mut after) = (Vec::new(), Some(0));
+    while let Some(position) = after {
+        let url = format!("{}/messages?limit=1000&after={position}", sender.url);
+        let page: MessagesResponse = Request::get(url).bearer(&sender.token).send().await?.json()?;
+        list.extend(page.messages);
+        after = page.next;
+    }
+    Ok(list)
 }
 
 /// A person undoes the last turns. What they had taken is unread again. Returns the last turn that is kept.
@@ -90,13 +102,11 @@ async fn messages_of_several_senders_are_each_taken_once_in_order_although_the_w
         "each is in the state once, in order"
     );
 
-    let url = format!("{}/messages?limit=1000", senders[0].url);
-    let list = Request::get(url).bearer(&senders[0].token).send().await?;
-    let list: MessagesResponse = list.json()?;
-    let listed: BTreeMap<i64, String> = list.messages.iter().map(|it| (it.position, it.id.clone())).collect();
+    let list = list(&senders[0]).await?;
+    let listed: BTreeMap<i64, String> = list.iter().map(|it| (it.position, it.id.clone())).collect();
     assert_eq!(listed, sent);
     let author = |sender: &str| format!("system:serviceaccount:{}:{sender}", ctx.namespace);
-    for message in &list.messages {
+    for message in &list {
         let sender = message.id.split('-').next().unwrap_or_default();
         assert_eq!(message.author, author(sender), "{message:?}");
         assert!(message.taken_by.is_some(), "{message:?}");
