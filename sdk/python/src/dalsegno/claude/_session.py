@@ -17,6 +17,7 @@ from dalsegno import _json
 from dalsegno._errors import Error
 from dalsegno._tools import Policy
 from dalsegno.aio import AsyncRun
+from dalsegno.claude._cli import bound_cli
 from dalsegno.claude._hooks import WAIT_PREFIX, Hooks
 from dalsegno.claude._mirror import Mirror
 from dalsegno.claude._progress import Progress
@@ -262,6 +263,7 @@ class Session:
             given,
             mcp_servers={**given.mcp_servers, **servers} if isinstance(given.mcp_servers, dict) else given.mcp_servers,
             hooks=self._hooks.add_to(given.hooks),
+            cli_path=bound_cli(given.cli_path),
             disallowed_tools=[*given.disallowed_tools, *self._hooks.refused],
             session_store=self._mirror,
             session_store_flush="eager",
