@@ -266,7 +266,6 @@ class Run(Waiting[S]):
         self._ordinals.clear()
         try:
             if good:
-                self._calls.require_repeated(self._open_turn)
                 self._keep(_json.dumps(self.state), draft)
         except BaseException:
             self._restore()
@@ -277,6 +276,7 @@ class Run(Waiting[S]):
     def _keep(self, text: str, draft: Draft) -> None:
         pending = self._pending.merged(draft)
         if self._held + 1 >= self._every or draft.finish or len(pending.events) > MAX_HELD_EVENTS:
+            self._calls.require_repeated(self._open_turn)
             self._send_draft(self.next_turn, text, pending)
         else:
             self._pending, self._saved = pending, text
