@@ -80,7 +80,7 @@ class Hooks:
         self.asked.clear()
 
     def close(self) -> None:
-        """From now on no tool begins."""
+        """From now on no tool begins, and the model gets no result."""
         self._closed = True
 
     def add_to(self, given: dict[Any, list[Any]] | None) -> dict[Any, list[Any]]:
@@ -169,8 +169,9 @@ class Hooks:
         name, id = input["tool_name"], input["tool_use_id"]
         self._tools.forget(id)
         self._mirror.finished(id)
-        if not self._closed:
-            await self._progress.commit([{"tool": name, "id": id}], tool_calls=1, open_calls=self._tools.open_calls)
+        if self._closed:
+            await never()
+        await self._progress.commit([{"tool": name, "id": id}], tool_calls=1, open_calls=self._tools.open_calls)
         return {}
 
     def _refusal(self, name: str) -> str:

@@ -17,7 +17,7 @@ from dalsegno import _json
 from dalsegno._errors import Error
 from dalsegno._tools import Policy
 from dalsegno.aio import AsyncRun
-from dalsegno.claude._cli import bound_cli
+from dalsegno.claude._cli import Cli
 from dalsegno.claude._hooks import WAIT_PREFIX, Hooks
 from dalsegno.claude._mirror import Mirror
 from dalsegno.claude._progress import Progress
@@ -177,7 +177,8 @@ class Session:
         self._end = None
         self._hooks.open()
         self._mirror.begin(resume, marker=text is None)
-        client = ClaudeSDKClient(self._options(resume))
+        cli = Cli(self._given.cli_path)
+        client = ClaudeSDKClient(self._options(resume, cli))
         try:
             await client.connect()
             if text is not None:
@@ -190,7 +191,10 @@ class Session:
                         yield message
         finally:
             self._hooks.close()
+            if self._end is None:
+                cli.kill()
             await client.disconnect()  # it hands over the rest of the transcript
+            cli.close()
         self._raise_error()
 
     async def _receive(self, client: Any, asks_again: bool) -> AsyncIterator[Any]:
@@ -253,7 +257,7 @@ class Session:
         await self._progress.commit_answer(prompt, self.result, self._mirror.answered_by, cost)
         return True
 
-    def _options(self, resume: Resume) -> ClaudeAgentOptions:
+    def _options(self, resume: Resume, cli: Cli) -> ClaudeAgentOptions:
         self._starts += 1
         given, servers = self._given, self._tools.servers
         # A conversation that begins again has another id: on a laptop the CLI still has the file of the old one.
@@ -263,7 +267,7 @@ class Session:
             given,
             mcp_servers={**given.mcp_servers, **servers} if isinstance(given.mcp_servers, dict) else given.mcp_servers,
             hooks=self._hooks.add_to(given.hooks),
-            cli_path=bound_cli(given.cli_path),
+            cli_path=cli.path,
             disallowed_tools=[*given.disallowed_tools, *self._hooks.refused],
             session_store=self._mirror,
             session_store_flush="eager",
