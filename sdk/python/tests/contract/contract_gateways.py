@@ -51,7 +51,8 @@ class ContractGateway:
         self.instance = secrets.token_urlsafe(32)
         status, answer = self.post("attach", {"instance": self.instance}, bearer=self.token)
         assert status == 200, answer
-        return answer
+        attached: dict[str, Any] = answer
+        return attached
 
     def restart(self) -> dict[str, Any]:
         """The pod is lost, and the process of the next one attaches."""
