@@ -171,7 +171,7 @@ class Hooks:
         self._mirror.finished(id)
         if self._closed:
             await never()
-        await self._progress.commit([{"tool": name, "id": id}], tool_calls=1, open_calls=self._tools.open_calls)
+        await self._progress.commit_call(name, id, self._tools.open_calls)
         return {}
 
     def _refusal(self, name: str) -> str:

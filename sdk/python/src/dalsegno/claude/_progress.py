@@ -15,13 +15,17 @@ from dalsegno.claude._transcript import Resume, plan
 
 KEY = "progress"
 
+REMEMBERED_CALLS = 100
+"""The calls after the last stored result are asked for again: those of one message at most."""
+
 
 class Progress:
     """How far a session has come, in the space `claude`.
 
-    The key `progress` has `{"answeredBy", "counted", "dropped"}`: the last entry of the latest answer, the tokens that
-    turns have counted, and the entries of the transcript that do not belong to the conversation any more. The key
-    `prompt/N` has `{"sha256", "result"}` of the N-th prompt, from 1. Both are written with a turn, or not at all.
+    The key `progress` has `{"answeredBy", "calls", "counted", "dropped"}`: the last entry of the latest answer, the
+    latest tool calls that have a turn, the tokens that turns have counted, and the entries of the transcript that do not
+    belong to the conversation any more. The key `prompt/N` has `{"sha256", "result"}` of the N-th prompt, from 1. Both
+    are written with a turn, or not at all.
     """
 
     def __init__(self, run: AsyncRun[Any], mirror: Mirror) -> None:
@@ -61,31 +65,37 @@ class Progress:
             await self._write({"dropped": sorted(dropped.union(resume.dropped))})
         return resume
 
-    async def commit(
-        self, events: Sequence[Any], *, tool_calls: int = 0, cost: int = 0, open_calls: Sequence[str] = (), park: str | None = None
-    ) -> None:
-        """Commits a turn. cost: millionths of a US dollar. park: the id of a wait; then it raises `Parked`."""
+    async def commit_call(self, name: str, id: str, open_calls: Sequence[str]) -> None:
+        """Commits the turn of a tool call, once however often the CLI makes the call."""
         async with self._lock:
-            await self._commit({}, (), events, tool_calls, cost, open_calls, park)
+            calls = self._fields.get("calls", [])
+            if id not in calls:
+                changes = {"calls": [*calls, id][-REMEMBERED_CALLS:]}
+                await self._commit(changes, (), [{"tool": name, "id": id}], {"toolCalls": 1}, open_calls, None)
+
+    async def park(self, name: str, id: str, wait: str, cost: int = 0) -> None:
+        """Commits a turn, and parks until the wait is answered. Errors: always, `Parked`. cost: as `commit_answer`."""
+        async with self._lock:
+            await self._commit({}, (), [{"waitsFor": name, "id": id}], {"costMicroUSD": cost}, (), wait)
 
     async def commit_answer(self, prompt: str, result: str, answered_by: str | None, cost: int = 0) -> None:
-        """Commits the turn that answers the prompt."""
+        """Commits the turn that answers the prompt. cost: millionths of a US dollar."""
         answer = Operation.put(self._space.name, self._prompt_key, {"sha256": _digest(prompt), "result": result})
         async with self._lock:
-            await self._commit({"answeredBy": answered_by}, (answer,), [{"answer": result}], 0, cost, (), None)
+            changes = {"answeredBy": answered_by}
+            await self._commit(changes, (answer,), [{"answer": result}], {"costMicroUSD": cost}, (), None)
 
     async def _commit(
         self,
         changes: dict[str, Any],
         records: Sequence[Operation],
         events: Sequence[Any],
-        tool_calls: int,
-        cost: int,
+        usage: dict[str, int],
         open_calls: Sequence[str],
         park: str | None,
     ) -> None:
         spent, counted = self._mirror.tokens, self._counted
-        usage = {"tokensIn": spent[0] - counted[0], "tokensOut": spent[1] - counted[1], "toolCalls": tool_calls, "costMicroUSD": cost}
+        usage = {**usage, "tokensIn": spent[0] - counted[0], "tokensOut": spent[1] - counted[1]}
         fields = {**self._fields, **changes, "counted": list(spent)}
         await self._run.commit(
             self._run.next_turn,

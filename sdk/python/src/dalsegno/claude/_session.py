@@ -165,7 +165,7 @@ class Session:
             return None
         decision = await self._hooks.decide(use.name, use.id, use.input)
         if decision.wait is not None:
-            await self._progress.commit([{"waitsFor": use.name, "id": use.id}], park=decision.wait)
+            await self._progress.park(use.name, use.id, decision.wait)
         if not decision.granted:
             return f"The call {use.id} of {use.name} was not made. {decision.reason} {CONTINUE}"
         self._tools.let_through(use.name, use.id, decision.arguments, decision.approval)
@@ -247,7 +247,7 @@ class Session:
         cost = round((end.total_cost_usd or 0) * 1_000_000)
         if end.deferred_tool_use is not None:
             use = end.deferred_tool_use
-            await self._progress.commit([{"waitsFor": use.name, "id": use.id}], cost=cost, park=f"{WAIT_PREFIX}{use.id}")
+            await self._progress.park(use.name, use.id, f"{WAIT_PREFIX}{use.id}", cost)
         if end.is_error and end.api_error_status in LIMITED:
             await self._run.rate_limit("anthropic")
             return False

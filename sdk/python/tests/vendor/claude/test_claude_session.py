@@ -139,7 +139,7 @@ def test_a_call_waits_for_a_person_without_a_process_and_goes_on_when_it_is_appr
         gateway.approve("claude.toolu_0_0")
         assert attempt(gateway, work) == "Paid."
         assert (bank.cents, len(model.requests)) == ([5], 2)
-        assert gateway.calls[0].approval == "claude.toolu_0_0"
+        assert gateway.rows.waits["claude.toolu_0_0"].used_by == gateway.calls[0].id
 
 
 def test_a_person_changes_a_call_and_the_changed_call_is_made() -> None:
@@ -234,7 +234,7 @@ def test_a_probe_finds_out_what_became_of_a_call() -> None:
         assert [arguments for arguments, _ in asked] == [{"cents": 5}]
 
 
-def test_a_probe_that_finds_nothing_lets_the_tool_run_under_another_key() -> None:
+def test_a_probe_that_finds_nothing_lets_the_tool_run_under_the_same_key() -> None:
     bank = Bank()
 
     async def probe(arguments: Any, key: str) -> Any:
@@ -249,7 +249,7 @@ def test_a_probe_that_finds_nothing_lets_the_tool_run_under_another_key() -> Non
         assert isinstance(attempt(gateway, work), Lost)
         bank.before_paying = lambda _: None
         assert attempt(gateway, work) == "Paid."
-        assert bank.cents == [5] and [call.id for call in gateway.calls][-1].endswith("toolu_0_0.r2")
+        assert bank.paid == [(gateway.calls[0].key, 5)]
 
 
 def test_the_error_of_a_read_only_tool_is_for_the_model() -> None:
