@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from claude_agent_sdk import SessionKey, SessionListSubkeysKey, SessionStoreEntry
 
 from dalsegno._errors import Error
 from dalsegno.aio import AsyncRun
 from dalsegno.claude._store import RecordSessionStore
 from dalsegno.claude._transcript import Resume, blocks, is_answer, marked, usage
 
-WHERE = {"project_key": "run", "session_id": "conversation"}
+WHERE: Any = {"project_key": "run", "session_id": "conversation"}
 """The key of the transcript: a run has one conversation, whatever folder and id the CLI gives it."""
 
 
@@ -79,7 +81,7 @@ class Mirror(RecordSessionStore):
         except asyncio.TimeoutError:
             raise Error(f"the CLI has not handed over what to store before a tool runs, for {seconds:.0f} s") from None
 
-    async def append(self, key: Mapping[str, str], entries: Sequence[Mapping[str, Any]]) -> None:
+    async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """See `RecordSessionStore.append`. A failure ends the session, because the transcript would have a hole."""
         try:
             await super().append({**key, **WHERE}, entries)
@@ -92,17 +94,18 @@ class Mirror(RecordSessionStore):
             self._note(entries, main=key.get("subpath") is None)
             self._changed.notify_all()
 
-    async def load(self, key: Mapping[str, str]) -> list[Any] | None:
+    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """What the conversation goes on from."""
         if key.get("subpath") is not None:
             return await super().load({**key, **WHERE})
-        return marked(self._resume) if self._marker else list(self._resume.kept)
+        entries: list[Any] = marked(self._resume) if self._marker else list(self._resume.kept)
+        return entries
 
-    async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
+    async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """See `RecordSessionStore.list_subkeys`."""
         return await super().list_subkeys(WHERE)
 
-    def _note(self, entries: Sequence[Mapping[str, Any]], main: bool) -> None:
+    def _note(self, entries: Sequence[Any], main: bool) -> None:
         for entry in entries:
             self._requests.update(block["id"] for block in blocks(entry, "tool_use"))
             self._results.update(block["tool_use_id"] for block in blocks(entry, "tool_result"))

@@ -7,11 +7,11 @@ import contextlib
 import dataclasses
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage
 
 from dalsegno import _json
 from dalsegno._errors import Error
@@ -106,7 +106,7 @@ class Session:
         self.result: str | None = None
         """The answer to the latest prompt; `None` before."""
 
-    async def run(self, prompt: str) -> AsyncIterator[Any]:
+    async def run(self, prompt: str) -> AsyncGenerator[Message, None]:
         """Sends a prompt, and yields the SDK's messages until it is answered: `async for message in session.run(…)`.
 
         After a crash it yields only what comes after it, and for a prompt that is answered already nothing. `result` is
@@ -125,7 +125,7 @@ class Session:
         finally:
             self._busy = False
 
-    async def _answer(self, prompt: str) -> AsyncIterator[Any]:
+    async def _answer(self, prompt: str) -> AsyncGenerator[Any, None]:
         if self._starts == 0:
             await self._progress.load()
             await self._finish_begun()
@@ -172,7 +172,7 @@ class Session:
         result = await self._tools.call(use.name, use.id, decision.arguments)
         return f"The call {use.id} of {use.name} was interrupted, and is over now. Its result: {_json.dumps(result)} {CONTINUE}"
 
-    async def _converse(self, resume: Resume, text: str | None) -> AsyncIterator[Any]:
+    async def _converse(self, resume: Resume, text: str | None) -> AsyncGenerator[Any, None]:
         """One life of the CLI. Yields its messages, and leaves its result in `_end`; `None` where it has none."""
         self._end = None
         self._hooks.open()
@@ -197,7 +197,7 @@ class Session:
             cli.close()
         self._raise_error()
 
-    async def _receive(self, client: Any, asks_again: bool) -> AsyncIterator[Any]:
+    async def _receive(self, client: Any, asks_again: bool) -> AsyncGenerator[Any, None]:
         """Yields messages to the CLI's result.
 
         It ends early where the process has to leave, and where the CLI should ask for a call again and does not.

@@ -7,10 +7,17 @@ import json
 import time
 import urllib.parse
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from claude_agent_sdk import fold_session_summary
+from claude_agent_sdk import (
+    SessionKey,
+    SessionListSubkeysKey,
+    SessionStoreEntry,
+    SessionStoreListEntry,
+    SessionSummaryEntry,
+    fold_session_summary,
+)
 
 from dalsegno._records import BATCH_OPERATIONS, Operation
 from dalsegno.aio import AsyncRun
@@ -46,37 +53,37 @@ class RecordSessionStore:
         self._known: dict[str, dict[str, Any]] = {}  # this attempt is the only writer: what it read stays true
         self._last_written = 0
 
-    async def append(self, key: Mapping[str, str], entries: Sequence[Mapping[str, Any]]) -> None:
+    async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Adds entries, in order. Errors: `Refused`, as the writes of `Space`."""
         if entries:
             await self._call(self._append, key, list(entries))
 
-    async def load(self, key: Mapping[str, str]) -> list[Any] | None:
+    async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """The entries of a transcript, in order; `None` if it has none."""
         return await self._call(self._load, path_of(key)) or None
 
-    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
+    async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """The sessions of a project: `session_id`, and `mtime` in milliseconds since 1970."""
         found = await self._call(self._sessions, project_key)
         return [{"session_id": session, "mtime": meta["mtime"]} for session, meta in found]
 
-    async def list_session_summaries(self, project_key: str) -> list[Any]:
+    async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """The summaries of a project's sessions, as the SDK has folded them."""
         return [meta["summary"] for _, meta in await self._call(self._sessions, project_key)]
 
-    async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
+    async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """The subpaths of a session: the transcripts of its subagents."""
         prefix = path(key["project_key"], key["session_id"])
         found = await self._call(lambda: [item.key for item in self._metas.items(prefix)])
         return [parts(each)[2] for each in found if each != prefix]
 
-    async def delete(self, key: Mapping[str, str]) -> None:
+    async def delete(self, key: SessionKey) -> None:
         """Removes a transcript, and those of its subpaths if the key has no subpath."""
         await self._call(self._delete, path_of(key), key.get("subpath") is None)
 
     # In the thread of the requests.
 
-    def _append(self, key: Mapping[str, str], entries: list[Mapping[str, Any]]) -> None:
+    def _append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         at = path_of(key)
         self._last_written = max(int(time.time() * 1000), self._last_written + 1)
         before = self._known.get(at) or self._metas.get(at, {})
@@ -96,7 +103,7 @@ class RecordSessionStore:
         self._run.sync.write(*batch, Operation.put(self._metas.name, at, meta))
         self._known[at] = meta
 
-    def _append_one(self, at: str, entry: Mapping[str, Any], length: int) -> Operation:
+    def _append_one(self, at: str, entry: SessionStoreEntry, length: int) -> Operation:
         id = entry.get("uuid") or str(uuid.uuid4())
         if length <= INLINE_BYTES:
             return Operation.append(self._entries.name, at, id, entry)
@@ -149,7 +156,7 @@ def parts(key: str) -> list[str]:
     return [urllib.parse.unquote(part) for part in key.split("/")[:-1]]
 
 
-def path_of(key: Mapping[str, str]) -> str:
+def path_of(key: SessionKey) -> str:
     """The key of a transcript."""
     subpath = key.get("subpath")
     return path(key["project_key"], key["session_id"], *([] if subpath is None else [subpath]))

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from claude_agent_sdk import create_sdk_mcp_server
 
@@ -122,7 +122,7 @@ class Tools:
                 raise
             except BaseException as error:
                 self._fail(error)
-                return await never()
+                await never()
 
         return dataclasses.replace(cast(Any, tool), handler=handler)
 
@@ -166,6 +166,7 @@ def _call_id(name: str) -> Callable[..., str]:
     return lambda *_, **__: f"claude.{name}.{_tool_use_id.get()}"
 
 
-async def never() -> Any:
+async def never() -> NoReturn:
     """Does not return. The process is about to leave, and the model may not go on without an answer."""
     await asyncio.Event().wait()
+    raise AssertionError
