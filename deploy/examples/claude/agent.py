@@ -73,7 +73,7 @@ async def main():
         async for message in session.run(job.get("task", "Pay the open invoices.")):
             if isinstance(message, AssistantMessage):
                 print(*(f"claude: {block.text}" for block in message.content if isinstance(block, TextBlock)), flush=True)
-        await run.finish(message=session.result)
+        await run.finish(message=session.result[:250])
 
 
 if __name__ == "__main__":

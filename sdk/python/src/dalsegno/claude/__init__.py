@@ -10,7 +10,7 @@ async with await dalsegno.aio.attach() as run:
     session = Session(run, options, tools={"bank": [pay]}, policies={"mcp__bank__pay": "retrySameKey"})
     async for message in session.run(run.input["task"]):
         print(message)
-    await run.finish(output=session.result)
+    await run.finish(message=session.result[:250])
 ```
 
 `Session` has the guarantees. `RecordSessionStore` alone stores transcripts, for agents that use the SDK without it. It

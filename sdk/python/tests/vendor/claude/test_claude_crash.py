@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -33,6 +33,7 @@ EVENTS = [
     {"tool": PAY, "id": "toolu_2_0"},
     {"answer": "Both invoices are paid."},
 ]
+PATH = os.pathsep.join(it for it in sys.path if it)
 ASKED = 4
 """How often the model is asked without a crash."""
 
@@ -67,7 +68,6 @@ class NthRequest:
 
 POINTS = [
     ("attach", 1),
-    ("records", 1),  # what an earlier attempt has done
     ("records", 4),  # the transcript, before a tool
     (r"calls/\*/claim", 2),
     (r"calls/\*/complete", 2),
@@ -107,30 +107,36 @@ def test_the_example_is_killed_in_its_tool_and_does_not_ask_the_model_again(ledg
         assert (sorted(ledger.booked.values()), ledger.posts, len(model.requests)) == (NOTES, 3, ASKED)
 
 
+def start(gateway: MemoryGateway, model: FakeAnthropic) -> subprocess.Popen[str]:
+    """Starts the next attempt at the example."""
+    gateway.start_attempt()
+    variables = {**os.environ, **model.environment, **gateway.environment, "PYTHONPATH": PATH}
+    return subprocess.Popen([sys.executable, AGENT], env=variables, text=True, stdout=-1, stderr=subprocess.STDOUT)
+
+
+class Hold:
+    """Holds the first payment, between the effect and the answer, until `release`."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.held, self.release = ledger, threading.Event(), threading.Event()
+        ledger.on_booked = self._on_booked
+
+    def _on_booked(self) -> None:
+        self.ledger.on_booked = lambda: None
+        self.held.set()
+        self.release.wait(60)
+
+
 def test_the_writes_of_an_attempt_that_was_replaced_are_all_refused(ledger: Ledger, model: FakeAnthropic) -> None:
-    in_tool, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        ledger.on_booked = lambda: None
-        in_tool.set()
-        go_on.wait(60)
-
-    ledger.on_booked = hold
+    hold = Hold(ledger)
     with MemoryGateway({"ledger": ledger.url}) as gateway:
-
-        def start() -> subprocess.Popen[str]:
-            gateway.start_attempt()
-            path = os.pathsep.join(it for it in sys.path if it)
-            variables = {**os.environ, **model.environment, **gateway.environment, "PYTHONPATH": path}
-            return subprocess.Popen([sys.executable, AGENT], env=variables, text=True, stdout=-1, stderr=subprocess.STDOUT)
-
-        old = start()
-        assert in_tool.wait(60), "the first attempt pays"
-        new = start()
+        old = start(gateway, model)
+        assert hold.held.wait(60), "the first attempt pays"
+        new = start(gateway, model)
         out, _ = new.communicate(timeout=120)
         assert new.returncode == 0, out
         stored = str(gateway.rows.records)
-        go_on.set()
+        hold.release.set()
         out, _ = old.communicate(timeout=60)
         assert old.returncode != 0 and "FENCED" in out
         assert str(gateway.rows.records) == stored
@@ -138,17 +144,61 @@ def test_the_writes_of_an_attempt_that_was_replaced_are_all_refused(ledger: Ledg
         assert len(model.requests) == ASKED
 
 
-def test_a_real_gateway_kills_the_example_again_and_again(ledger: Ledger, model: FakeAnthropic, tmp_path: Path) -> None:
-    program = os.environ.get("DALSEGNO_BIN")
-    if program is None:
+def test_sigterm_lets_the_tool_end_and_the_next_attempt_goes_on(ledger: Ledger, model: FakeAnthropic) -> None:
+    hold = Hold(ledger)
+    with MemoryGateway({"ledger": ledger.url}) as gateway:
+        process = start(gateway, model)
+        assert hold.held.wait(60)
+        process.terminate()
+        time.sleep(0.5)
+        hold.release.set()
+        out, _ = process.communicate(timeout=20)
+        assert process.returncode == 143, out
+        assert [call.state for call in gateway.calls] == ["completed", "completed"]
+        gateway.end_attempt()
+        assert gateway.run([AGENT], environment=model.environment).exit_codes == [0]
+        assert (gateway.events, ledger.posts, len(model.requests)) == (EVENTS, 2, ASKED)
+
+
+@pytest.fixture
+def program() -> str:
+    """The program `dalsegno`."""
+    if "DALSEGNO_BIN" not in os.environ:
         pytest.skip("DALSEGNO_BIN names no `dalsegno`: nothing runs the example against a real gateway")
+    return os.environ["DALSEGNO_BIN"]
+
+
+def test_a_real_gateway_kills_the_example_again_and_again(
+    program: str, ledger: Ledger, model: FakeAnthropic, tmp_path: Path
+) -> None:
     (tmp_path / "input").write_text(json.dumps({"ledger": ledger.url, "toolSeconds": 2}))
-    path = os.pathsep.join(it for it in sys.path if it)
     command = [program, "dev", "--input", "input", "--kill-every", "6s", "--", sys.executable, AGENT]
-    variables: dict[str, Any] = {**os.environ, **model.environment, "PYTHONPATH": path}
+    variables = {**os.environ, **model.environment, "PYTHONPATH": PATH}
     ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=180)
     said = ended.stdout + ended.stderr
     assert ended.returncode == 0, said
     kills = said.count("killed by --kill-every")
     assert kills >= 1 and sorted(ledger.booked.values()) == NOTES
     assert len(model.requests) <= ASKED + kills
+
+
+def test_at_a_real_gateway_a_person_decides_on_each_payment(
+    program: str, ledger: Ledger, model: FakeAnthropic, tmp_path: Path
+) -> None:
+    (tmp_path / "input").write_text(json.dumps({"ledger": ledger.url, "approve": True}))
+    command = [program, "dev", "--input", "input", "--", sys.executable, AGENT]
+    variables = {**os.environ, **model.environment, "PYTHONPATH": PATH}
+    with (tmp_path / "log").open("w") as log:
+        dev = subprocess.Popen(command, cwd=tmp_path, env=variables, stdout=log, stderr=log)
+    try:
+        for wait, paid in (("claude.toolu_1_0", 0), ("claude.toolu_2_0", 1)):
+            end = time.monotonic() + 60
+            while subprocess.run([program, "dev", "approve", wait], cwd=tmp_path, capture_output=True).returncode != 0:
+                assert time.monotonic() < end and dev.poll() is None, (tmp_path / "log").read_text()
+                assert len(ledger.booked) <= paid, "nothing is paid without an approval"
+                time.sleep(0.2)
+        assert dev.wait(60) == 0, (tmp_path / "log").read_text()
+    finally:
+        dev.kill()
+    assert sorted(ledger.booked.values()) == NOTES
+    assert len(model.requests) == ASKED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -346,3 +347,59 @@ def test_read_only_tools_run_again() -> None:
         assert attempt(gateway, work) == "Paid."
         assert (bank.looked, bank.cents, len(model.requests)) == (1, [5], 2)
         assert results(model) == {"toolu_0_0": "9000 cents", "toolu_0_1": "paid 5"}
+
+
+def test_a_call_with_the_policy_ask_is_settled_by_a_person_and_the_model_reads_what_was_found() -> None:
+    bank = Bank()
+    with MemoryGateway() as gateway, FakeAnthropic([pays(5), Reply("Paid.")]) as model:
+        work = lambda run: answer(run, session(run, model, bank, policies={PAY: "ask"}))  # noqa: E731
+        bank.before_paying = lose
+        assert isinstance(attempt(gateway, work), Lost)
+        assert "is held" in gateway.why_no_process
+        found = {"content": [{"type": "text", "text": "the bank has it"}]}
+        gateway.settle(gateway.calls[0].id, "completed", result=found)
+        assert attempt(gateway, work) == "Paid."
+        assert (bank.paid, results(model), len(model.requests)) == ([], {"toolu_0_0": "the bank has it"}, 2)
+
+
+def test_after_a_crash_in_an_untracked_call_the_model_is_told_that_its_outcome_is_unknown(tmp_path: Path) -> None:
+    bank = Bank()
+
+    def script(body: dict[str, Any]) -> Reply:
+        if len(body["messages"]) == 1:
+            return Reply("", tool_calls=[ToolCall("Bash", {"command": f"touch {tmp_path}/done; sleep 30"})])
+        return Reply("I looked.")
+
+    more = {"tools": ["Bash"], "permission_mode": "bypassPermissions", "env": {"IS_SANDBOX": "1"}}
+    with MemoryGateway() as gateway, FakeAnthropic(script) as model:
+
+        async def die(run: AsyncRun[Any]) -> None:
+            of = session(run, model, bank, options=more, untracked=["Bash"])
+            asking = asyncio.ensure_future(answer(run, of))
+            while not (tmp_path / "done").exists():
+                await asyncio.sleep(0.05)
+            of._fail(Lost())
+            await asyncio.gather(asking, return_exceptions=True)
+            raise Lost
+
+        assert isinstance(attempt(gateway, die), Lost)
+        work = lambda run: answer(run, session(run, model, bank, options=more, untracked=["Bash"]))  # noqa: E731
+        assert attempt(gateway, work) == "I looked."
+        assert "outcome is unknown" in results(model)["toolu_0_0"] and len(model.requests) == 2
+
+
+def test_a_subagent_uses_the_tools_of_the_process_if_the_agent_allows_it() -> None:
+    bank = Bank()
+
+    def script(body: dict[str, Any]) -> Reply:
+        spoken: int = sum(message["role"] == "assistant" for message in body["messages"])
+        if "the sub task" in str(body["messages"][0]) and "Pay 5 cents." not in str(body["messages"][0]):
+            return [Reply("", tool_calls=[ToolCall(LOOK, id="toolu_sub")]), Reply("9000")][spoken]
+        sub = {"description": "look", "prompt": "Do the sub task.", "subagent_type": "general-purpose"}
+        return [Reply("", tool_calls=[ToolCall("Agent", {**sub, "run_in_background": False})]), Reply("Done.")][min(spoken, 1)]
+
+    with MemoryGateway() as gateway, FakeAnthropic(script) as model:
+        more = {"tools": ["Agent"]}
+        work = lambda run: answer(run, session(run, model, bank, options=more, untracked=["Agent", "Task"]))  # noqa: E731
+        assert attempt(gateway, work) == "Done."
+        assert (bank.looked, {"tool": LOOK, "id": "toolu_sub"} in gateway.events) == (1, True)
