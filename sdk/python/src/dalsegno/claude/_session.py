@@ -110,7 +110,7 @@ class Session:
         """Sends a prompt, and yields the SDK's messages until it is answered: `async for message in session.run(…)`.
 
         After a crash it yields only what comes after it, and for a prompt that is answered already nothing. `result` is
-        the answer in each case.
+        the answer in each case. Read the messages to their end: a prompt that is left before is not answered.
 
         Errors: `SessionFailed`; `Leave` where the process has to end, so `Parked` while a person decides, and as
         `Run.check`; what a tool raised, where its outcome is unknown then; `Refused`; the errors of the SDK.

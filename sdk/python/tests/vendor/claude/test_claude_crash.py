@@ -107,6 +107,16 @@ def test_the_example_is_killed_in_its_tool_and_does_not_ask_the_model_again(ledg
         assert (sorted(ledger.booked.values()), ledger.posts, len(model.requests)) == (NOTES, 3, ASKED)
 
 
+def test_the_example_plays_the_model_itself_without_a_key(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    with MemoryGateway({"ledger": ledger.url}) as gateway:
+        crash = cast(CrashPoint, NthRequest(gateway, r"calls/\*/complete", 3, "before"))
+        ended = gateway.run([AGENT], crash=crash)
+        assert (ended.exit_codes, gateway.events) == ([-9, 0], EVENTS)
+        assert ended.output.count("claude: I pay the second one.") == 1
+        assert sorted(ledger.booked.values()) == NOTES
+
+
 def start(gateway: MemoryGateway, model: FakeAnthropic) -> subprocess.Popen[str]:
     """Starts the next attempt at the example."""
     gateway.start_attempt()
@@ -171,8 +181,8 @@ def program() -> str:
 def test_a_real_gateway_kills_the_example_again_and_again(
     program: str, ledger: Ledger, model: FakeAnthropic, tmp_path: Path
 ) -> None:
-    (tmp_path / "input").write_text(json.dumps({"ledger": ledger.url, "toolSeconds": 2}))
-    command = [program, "dev", "--input", "input", "--kill-every", "6s", "--", sys.executable, AGENT]
+    (tmp_path / "input").write_text(json.dumps({"ledger": ledger.url, "toolSeconds": 5}))
+    command = [program, "dev", "--input", "input", "--kill-every", "10s", "--", sys.executable, AGENT]
     variables = {**os.environ, **model.environment, "PYTHONPATH": PATH}
     ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=180)
     said = ended.stdout + ended.stderr
