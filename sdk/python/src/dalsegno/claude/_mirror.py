@@ -31,6 +31,7 @@ class Mirror(RecordSessionStore):
         self._requests: set[str] = set()
         self._results: set[str] = set()
         self._finished: set[str] = set()
+        self._stored: set[str] = set()
         self._usage: dict[str, tuple[int, int]] = {}
         self.answered_by: str | None = None
         """The uuid of the latest entry that the model has said."""
@@ -57,7 +58,13 @@ class Mirror(RecordSessionStore):
         self._requests = {block["id"] for entry in resume.kept for block in blocks(entry, "tool_use")}
         self._results = {block["tool_use_id"] for entry in resume.kept for block in blocks(entry, "tool_result")}
         self._finished.clear()
+        self._stored.clear()
         self.answered_by = next((it.get("uuid") for it in reversed(resume.kept) if is_answer(it)), None)
+
+    def require(self, uuid: str) -> None:
+        """Errors: `Error` if the entry with this id has not come since `begin`: the transcript has a hole."""
+        if uuid not in self._stored:
+            raise Error("the CLI has not handed over the transcript of its answer")
 
     def finished(self, id: str) -> None:
         """The CLI has the result of a call."""
@@ -106,6 +113,7 @@ class Mirror(RecordSessionStore):
         return await super().list_subkeys(WHERE)
 
     def _note(self, entries: Sequence[Any], main: bool) -> None:
+        self._stored.update(entry["uuid"] for entry in entries if entry.get("uuid"))
         for entry in entries:
             self._requests.update(block["id"] for block in blocks(entry, "tool_use"))
             self._results.update(block["tool_use_id"] for block in blocks(entry, "tool_result"))

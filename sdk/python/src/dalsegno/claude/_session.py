@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage
+from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, ClaudeSDKClient, Message, ResultMessage
 
 from dalsegno import _json
 from dalsegno._errors import Error
@@ -161,8 +161,10 @@ class Session:
         """What to tell the model about an interrupted call; `None` where the CLI asks for the call again by itself."""
         if self._hooks.is_untracked(use.name):
             return CONTINUE
-        if not self._in_words or use.name not in self._tools:
+        if not self._in_words:
             return None
+        if use.name not in self._tools:
+            return CONTINUE
         decision = await self._hooks.decide(use.name, use.id, use.input)
         if decision.wait is not None:
             await self._progress.park(use.name, use.id, decision.wait)
@@ -174,7 +176,7 @@ class Session:
 
     async def _converse(self, resume: Resume, text: str | None) -> AsyncGenerator[Any, None]:
         """One life of the CLI. Yields its messages, and leaves its result in `_end`; `None` where it has none."""
-        self._end = None
+        self._end, said = None, None
         self._hooks.open()
         self._mirror.begin(resume, marker=text is None)
         cli = Cli(self._given.cli_path)
@@ -188,6 +190,7 @@ class Session:
                     if isinstance(message, ResultMessage):
                         self._end = message
                     else:
+                        said = _uuid_of_answer(message) or said
                         yield message
         finally:
             self._hooks.close()
@@ -196,6 +199,8 @@ class Session:
             await client.disconnect()  # it hands over the rest of the transcript
             cli.close()
         self._raise_error()
+        if self._end is not None and said is not None:
+            self._mirror.require(said)
 
     async def _receive(self, client: Any, asks_again: bool) -> AsyncGenerator[Any, None]:
         """Yields messages to the CLI's result.
@@ -307,6 +312,13 @@ def _check(options: ClaudeAgentOptions, tools: Tools, approve: Collection[str]) 
     for name in approve:
         if name not in tools:
             raise ValueError(f"approve: {name!r} is no tool of this process")
+
+
+def _uuid_of_answer(message: Any) -> str | None:
+    """The id of the entry of the transcript in which the model, and not a subagent's, has said this."""
+    own = isinstance(message, AssistantMessage) and message.parent_tool_use_id is None and message.error is None
+    uuid: str | None = message.uuid if own else None
+    return uuid
 
 
 async def _next(messages: Any) -> Any:

@@ -336,6 +336,26 @@ def test_what_cannot_be_stored_ends_the_session(monkeypatch: pytest.MonkeyPatch)
         assert (bank.paid, gateway.events) == ([], [])
 
 
+def test_an_answer_that_is_missing_from_the_transcript_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank = Bank()
+    with MemoryGateway() as gateway, FakeAnthropic([pays(5), Reply("Paid.")]) as model:
+
+        async def work(run: AsyncRun[Any]) -> Any:
+            of = session(run, model, bank)
+            append = of._mirror.append
+
+            async def lossy(key: Any, entries: list[Any]) -> None:
+                await append(key, [entry for entry in entries if "Paid." not in str(entry)])
+
+            monkeypatch.setattr(of._mirror, "append", lossy)
+            return await answer(run, of)
+
+        assert "has not handed over" in str(attempt(gateway, work))
+        assert gateway.events == [{"tool": PAY, "id": "toolu_0_0"}]
+        assert attempt(gateway, lambda run: answer(run, session(run, model, bank))) == "Paid."
+        assert bank.cents == [5]
+
+
 def test_read_only_tools_run_again() -> None:
     bank = Bank()
     script = [Reply("", tool_calls=[ToolCall(LOOK), ToolCall(PAY, {"cents": 5})]), Reply("Paid.")]
