@@ -71,12 +71,14 @@ class Hooks:
         self._approve, self._approval_expires = frozenset(approve), approval_expires
         self._untracked, self._allow = tuple(untracked), allow
         self._closed = False
+        self._deciding = asyncio.Lock()
+        self._deferred: str | None = None  # two calls that are deferred in one message lose the first one
         self.asked: set[str] = set()
         """The ids of the calls that the CLI has asked for since `open`."""
 
     def open(self) -> None:
         """The CLI is about to start."""
-        self._closed = False
+        self._closed, self._deferred = False, None
         self.asked.clear()
 
     def close(self) -> None:
@@ -108,16 +110,18 @@ class Hooks:
         if subagent:
             return Decision(False, arguments, "A subagent cannot ask a person.")
         wait_id = f"{WAIT_PREFIX}{id}"
-        wait = self._run.waits.get(wait_id)
-        if wait is None and self._another_is_open():
-            return Decision(False, arguments, "A person decides on another call first. Ask again after that.")
-        if wait is None:
-            wait = await self._run.wait(
-                wait_id, "approval", title=f"Call {name}"[:128], proposal=arguments, expires=self._approval_expires
-            )
-        answer = wait.answer
-        if answer is None:
-            return Decision(False, arguments, "A person has to approve it first.", wait=wait_id)
+        async with self._deciding:
+            wait = self._run.waits.get(wait_id)
+            if (wait is None or wait.answer is None) and self._deferred not in (None, id):
+                return Decision(False, arguments, "A person decides on another call first. Ask again after that.")
+            if wait is None:
+                wait = await self._run.wait(
+                    wait_id, "approval", title=f"Call {name}"[:128], proposal=arguments, expires=self._approval_expires
+                )
+            answer = wait.answer
+            if answer is None:
+                self._deferred = id
+                return Decision(False, arguments, "A person has to approve it first.", wait=wait_id)
         who = answer.by or "A person"
         if answer.timed_out:
             return Decision(False, arguments, "Nobody has approved it in time.")
@@ -128,9 +132,6 @@ class Hooks:
         if not isinstance(answer.changes, dict):
             return Decision(False, arguments, f"{who} wants something else: {_json.dumps(answer.changes)}.")
         return Decision(True, {**arguments, **answer.changes}, approval=wait_id)
-
-    def _another_is_open(self) -> bool:
-        return any(wait.answer is None and wait.id.startswith(WAIT_PREFIX) for wait in self._run.waits.values())
 
     def _guarded(self, hook: Callable[[Any], Any]) -> Any:
         """The hook as the SDK calls it. An error ends the session: the CLI would go on without an answer."""

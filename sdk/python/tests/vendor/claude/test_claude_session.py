@@ -423,3 +423,22 @@ def test_a_subagent_uses_the_tools_of_the_process_if_the_agent_allows_it() -> No
         work = lambda run: answer(run, session(run, model, bank, options=more, untracked=["Agent", "Task"]))  # noqa: E731
         assert attempt(gateway, work) == "Done."
         assert (bank.looked, {"tool": LOOK, "id": "toolu_sub"} in gateway.events) == (1, True)
+
+
+def test_after_a_rewind_the_conversation_goes_on_where_the_run_does_and_a_person_is_asked_again() -> None:
+    bank = Bank()
+    with MemoryGateway() as gateway, FakeAnthropic([pays(5), pays(6), Reply("Paid.")]) as model:
+
+        def work(run: AsyncRun[Any]) -> Any:
+            return answer(run, session(run, model, bank, approve=[PAY]))
+
+        assert isinstance(attempt(gateway, work), dalsegno.Parked)
+        gateway.approve("claude.toolu_0_0")
+        assert isinstance(attempt(gateway, work), dalsegno.Parked)
+        assert gateway.open_waits == ["claude.toolu_1_0"]
+        gateway.rewind(2)  # the end of the first payment
+        assert isinstance(attempt(gateway, work), dalsegno.Parked)
+        assert gateway.open_waits == ["claude.toolu_1_0"]
+        gateway.approve("claude.toolu_1_0")
+        assert attempt(gateway, work) == "Paid."
+        assert (bank.cents, results(model)) == ([5, 6], {"toolu_0_0": "paid 5", "toolu_1_0": "paid 6"})
