@@ -1,15 +1,13 @@
-"""Two frameworks store their state in a run's records: their own suites against a real gateway on SQLite.
+"""LangGraph stores its state in a run's records: its own suite against a real gateway on SQLite.
 
 The client's own records are tested there too.
 
-`DALSEGNO_SERVE` names the gateway's example `serve`. These tests run only in an environment that has the frameworks'
-packages.
+`DALSEGNO_SERVE` names the gateway's example `serve`. These tests run only in an environment that has its packages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import subprocess
@@ -21,15 +19,12 @@ from typing import IO, Any
 import pytest
 
 pytest.importorskip("langgraph.checkpoint.conformance")
-pytest.importorskip("claude_agent_sdk.testing")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from claude_agent_sdk.testing import run_session_store_conformance
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
-from claude_sessions import RecordSessionStore
 from dalsegno import Operation, Refused, Run
 from dalsegno._wire import Refusal
 from langgraph_saver import RecordSaver
@@ -111,34 +106,6 @@ def test_a_langgraph_saver_is_refused_under_a_second_epoch(gateway: GatewayProce
             write()
         assert refused.value.code == "FENCED"
     assert second.get_tuple(config()).checkpoint["id"] == checkpoint["id"]
-
-
-def test_a_session_store_conforms(gateway: GatewayProcess) -> None:
-    run, names = gateway.attach(), itertools.count()
-    # Each case of the suite wants an empty store: a space that no other case uses.
-    asyncio.run(run_session_store_conformance(lambda: RecordSessionStore(run, f"sessions-{next(names)}")))
-    assert next(names) > 14
-
-
-def test_an_entry_that_is_written_twice_is_stored_once(gateway: GatewayProcess) -> None:
-    store, key = RecordSessionStore(gateway.attach()), {"project_key": "p", "session_id": "s"}
-    entry = {"type": "user", "uuid": "u1"}
-    asyncio.run(store.append(key, [entry]))
-    asyncio.run(store.append(key, [entry, {"type": "user", "uuid": "u2"}]))
-    assert [entry["uuid"] for entry in asyncio.run(store.load(key)) or []] == ["u1", "u2"]
-
-
-def test_a_session_store_is_refused_under_a_second_epoch(gateway: GatewayProcess) -> None:
-    key = {"project_key": "p", "session_id": "s"}
-    store = RecordSessionStore(gateway.attach())
-    asyncio.run(store.append(key, [{"type": "user", "uuid": "u1"}]))
-    gateway.lose_pod()
-    second = RecordSessionStore(gateway.attach())
-    for write in (store.append(key, [{"type": "user", "uuid": "u2"}]), store.delete(key)):
-        with pytest.raises(Refused) as refused:
-            asyncio.run(write)
-        assert refused.value.code == "FENCED"
-    assert asyncio.run(second.load(key)) == [{"type": "user", "uuid": "u1"}]
 
 
 def test_the_client_reads_what_it_wrote(gateway: GatewayProcess) -> None:
