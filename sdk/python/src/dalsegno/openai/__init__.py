@@ -14,9 +14,9 @@ in the records of the run. It needs the package `openai-agents`. docs/guides/ope
 
 from __future__ import annotations
 
-from dalsegno.openai._guard import Probe, call_key, guard
+from dalsegno.openai._guard import Policy, Probe, call_key, guard
 from dalsegno.openai._model import DurableModel
 from dalsegno.openai._run import AgentResult, run_agent
 from dalsegno.openai._session import RecordSession
 
-__all__ = ["AgentResult", "DurableModel", "Probe", "RecordSession", "call_key", "guard", "run_agent"]
+__all__ = ["AgentResult", "DurableModel", "Policy", "Probe", "RecordSession", "call_key", "guard", "run_agent"]

@@ -85,8 +85,8 @@ def guard(run: AsyncRun[Any], agent: Agent[C], **policies: Policy) -> Agent[C]:
     others) are left alone: they are a part of the model's answer.
 
     What a tool returns is stored as the model gets it: a text, or the vendor's structured outputs. If a tool raises
-    `CallFailed`, nothing has changed, and the model gets the words of the tool's `failure_error_function`. The same is
-    done for an error of a `readOnly` tool. After any other exception the outcome is unknown: `run_agent` raises it, and
+    `CallFailed(words)`, nothing has changed, and the model gets the words, or those of the tool's own
+    `failure_error_function`. An error of a `readOnly` tool is the vendor's words for it. After any other exception the outcome is unknown: `run_agent` raises it, and
     the model never has to guess.
 
     Errors: `ValueError` where a tool has no policy, a policy has no tool, an agent that is a tool is not guarded, or a
@@ -277,7 +277,9 @@ class _GuardedTool:
 
     async def _explain(self, context: ToolContext[Any], failed: CallFailed) -> str:
         """What the model gets to know of a call that changed nothing. Errors: `failed`, where the tool wants that."""
-        text = await maybe_invoke_function_tool_failure_error_function(
+        if self._tool._use_default_failure_error_function and failed.result is not None:
+            return str(failed)  # the vendor's own words say nothing of an exception, but these were meant to be read
+        text: str | None = await maybe_invoke_function_tool_failure_error_function(
             function_tool=self._tool, context=context, error=failed
         )
         if text is None:

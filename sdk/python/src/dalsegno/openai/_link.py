@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from dalsegno._errors import Error
 from dalsegno._records import Operation
 from dalsegno.aio import AsyncRun
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from dalsegno._run import Run
     from dalsegno.openai._session import SessionLog
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_ID_CHARACTERS = 64
 """Of a vendor's id in an id of ours. A call's id has at most 128 characters, and other parts need their place."""
@@ -57,6 +62,21 @@ class Link:
         """Lets the open turn fail with this error, unless another one came before."""
         if self.error is None:
             self.error = error
+
+    async def send(self, run: AsyncRun[Any], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function in the thread of the requests, for code that the framework calls.
+
+        Errors: what the function raises; `Stopped` where the process has to leave, because a `SystemExit` in one of the
+        framework's tasks would end the event loop before `run_agent` has returned.
+        """
+        try:
+            return await run._portal.call(function, *args, **kwargs)
+        except SystemExit as error:
+            self.stop(error)
+            raise Stopped("the process leaves") from error
+        except Error as error:
+            self.stop(error)
+            raise
 
     def check(self) -> None:
         """Raises what was given to `stop`, so that no more work begins in a turn that fails."""

@@ -159,10 +159,10 @@ class DurableModel(Model):
         name = f"model.{self._name}"
         if scope.get():
             name = f"{name}.{digest(scope.get() + _json.canonical(input))}"
-        return await self._run._portal.call(self._run.sync._begin_step, name)
+        return await link_of(self._run).send(self._run, self._run.sync._begin_step, name)
 
     async def _end(self, step: Step, answer: dict[str, Any]) -> None:
-        await self._run._portal.call(self._run.sync._end_step, step, answer)
+        await link_of(self._run).send(self._run, self._run.sync._end_step, step, answer)
 
     def _spent_by(self, event: ResponseCompletedEvent) -> None:
         usage = event.response.usage

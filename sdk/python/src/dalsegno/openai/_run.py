@@ -149,7 +149,7 @@ class _Loop(Generic[C]):
         try:
             take = inbox and not answers and self._may_take()
             said = [as_user_turn(it) for it in await turn.take_messages()] if take else []
-            news = cast("list[TResponseInputItem]", [*entry.get("notes", []), *said])
+            news: list[Any] = [*entry.get("notes", []), *said]
             notes: list[Any] = []
             begin: str | list[TResponseInputItem] | AnyState
             if not entry:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from urllib.parse import quote
 
 from agents import SessionSettings
 from agents.memory import SessionABC
-from agents.memory.session_settings import resolve_session_limit
+from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from dalsegno import _json
 from dalsegno._records import BATCH_OPERATIONS, Operation
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from agents import TResponseInputItem
 
     from dalsegno._run import Run
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 SPACE = "openai.session"
 """The space of the records. The key of an item is `SESSION/NUMBER`: the number has twelve digits and counts from 0."""
@@ -41,30 +45,39 @@ class RecordSession(SessionABC):
     session_settings: SessionSettings | None = None
 
     def __init__(
-        self, run: AsyncRun[Any], session_id: str = "main", session_settings: SessionSettings | None = None
+        self,
+        run: AsyncRun[Any],
+        session_id: str = "main",
+        session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         """session_id: any text. session_settings: its `limit` is how many of the latest items `get_items` returns."""
         self.session_id = session_id
-        self.session_settings = session_settings or SessionSettings()
-        self._portal = run._portal
+        self.session_settings = coerce_session_settings(session_settings or {})
+        self._run = run
         self._log = link_of(run).sessions.setdefault(session_id, SessionLog(run.sync, link_of(run), session_id))
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The items in order; with a limit (or that of the settings) the latest ones. A negative limit is none."""
         count = resolve_session_limit(limit, self.session_settings)
-        return cast("list[TResponseInputItem]", await self._portal.call(self._log.items, count))
+        return cast("list[TResponseInputItem]", await self._call(self._log.items, count))
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Adds items at the end."""
-        await self._portal.call(self._log.add, [_json.copy(item) for item in items])
+        await self._call(self._log.add, [_json.copy(item) for item in items])
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Removes the last item and returns it; `None` if there is none."""
-        return cast("TResponseInputItem | None", await self._portal.call(self._log.pop))
+        return cast("TResponseInputItem | None", await self._call(self._log.pop))
 
     async def clear_session(self) -> None:
         """Removes all items."""
-        await self._portal.call(self._log.clear)
+        await self._call(self._log.clear)
+
+    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        link = link_of(self._run)
+        if link.records is not None:  # the framework calls, in a turn of `run_agent`
+            return await link.send(self._run, function, *args, **kwargs)
+        return await self._run._portal.call(function, *args, **kwargs)
 
 
 class SessionLog:

@@ -59,7 +59,8 @@ class Bank:
 
 
 def attempt(gateway: MemoryGateway, work: Work) -> Any:
-    """The next attempt of the run, in this process: attaches and awaits `work(run)`; returns what that returns."""
+    """The next attempt of the run, in this process: attaches, awaits `work(run)`, and finishes the run if `work`
+    has not; returns what `work` returns."""
     gateway.end_attempt()
     gateway.start_attempt()
     os.environ.update(gateway.environment)
@@ -67,7 +68,10 @@ def attempt(gateway: MemoryGateway, work: Work) -> Any:
     async def main() -> Any:
         run: AsyncRun[Any]
         async with await dalsegno.aio.attach(heartbeat=False, sigterm=False) as run:
-            return await work(run)
+            result = await work(run)
+            if not run.sync._lease.ended:
+                await run.finish()
+            return result
 
     return asyncio.run(main())
 
@@ -80,3 +84,7 @@ def example() -> Any:
     finally:
         sys.path.pop(0)
     return agent
+
+
+class Asked(Exception):
+    """What a test raises in a tool instead of dying there."""
