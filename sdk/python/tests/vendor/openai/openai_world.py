@@ -18,6 +18,8 @@ from dalsegno.testing.memory import MemoryGateway
 
 EXAMPLE = Path(__file__).parents[5] / "deploy" / "examples" / "openai" / "agent.py"
 
+SOURCE = Path(dalsegno.__file__).parents[1]
+
 Work = Callable[[AsyncRun[Any]], Awaitable[Any]]
 
 
@@ -74,16 +76,6 @@ def attempt(gateway: MemoryGateway, work: Work) -> Any:
             return result
 
     return asyncio.run(main())
-
-
-def example() -> Any:
-    """The module of the example."""
-    sys.path.insert(0, str(EXAMPLE.parent))
-    try:
-        import agent  # type: ignore[import-not-found]
-    finally:
-        sys.path.pop(0)
-    return agent
 
 
 class Asked(Exception):
