@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import json
 import weakref
 from collections.abc import Callable, Mapping
@@ -27,12 +28,10 @@ from agents import (
 from agents.tool import maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
 
-from dalsegno import _json, _tools
-from dalsegno._calls import Begun
-from dalsegno._errors import CallFailed, Error, KeyRefused
-from dalsegno._ordinals import Slot
-from dalsegno._tools import BoundCall
+from dalsegno import _json
+from dalsegno._errors import CallFailed, Error, KeyRefused, Uncertain
 from dalsegno.aio import AsyncRun
+from dalsegno.aio._tools import value_of
 from dalsegno.openai._link import Link, Stopped, link_of, name_part, scope
 from dalsegno.openai._model import DurableModel
 
@@ -202,9 +201,8 @@ class _GuardedTool:
     ) -> None:
         self._run, self._link, self._tool = run, link, tool
         self._name = name_part(tool.name, 40)
-        probe = policy.function if isinstance(policy, Probe) else None
-        self._policy: _tools.Policy = "probe" if isinstance(policy, Probe) else policy
-        self._call_tool = _tools.tool(policy=self._policy, name=self._name, probe=probe)(_no_function)
+        self._probe = policy.function if isinstance(policy, Probe) else None
+        self._policy = "probe" if isinstance(policy, Probe) else policy
         # The vendor makes an exception a text for the model. Of an effect it must be seen.
         self._raising = copy.copy(tool)
         self._raising._failure_error_function = None
@@ -233,34 +231,68 @@ class _GuardedTool:
             arguments = None
         if not isinstance(arguments, dict):
             return await self._tool.on_invoke_tool(context, text)  # it says that this is no JSON, and runs nothing
-        call = self._call_tool
         granted = self._link.granted.get(context.tool_call_id)
-        if granted is not None:
-            call = call.approved_by(granted.approval)
-            if granted.changes:
-                arguments = {**arguments, **granted.changes}
-                text = json.dumps(arguments)
+        if granted is not None and granted.changes:
+            arguments = {**arguments, **granted.changes}
+            text = json.dumps(arguments)
         id = f"{self._run.next_turn}.{self._name}.{name_part(context.tool_call_id)}"
-        bound = BoundCall(call, self._run.sync, Slot(id), arguments, {})
-        portal = self._run._portal
+        if self._policy == "readOnly":
+            id = self._run.sync._anew(id)
+        approval = None if granted is None else granted.approval
         try:
-            with bound:
-                begun = await portal.call(bound.begin)
-                if begun is not None:
-                    try:
-                        output = await self._run_tool(context, text, begun)
-                    except (CallFailed, KeyRefused) as refusal:
-                        await portal.call(bound.end, begun, refusal.outcome, refusal.result)
-                        raise
-                    await portal.call(bound.end, begun, "completed", output)
+            output = await self._call(id, cast("dict[str, Any]", arguments), approval, context, text)
         except CallFailed as failed:
             return await self._explain(context, failed)
-        self._spent()
-        return bound.result
+        turn = self._run.sync._turn
+        if turn is not None:
+            turn.spent(tool_calls=1)
+        return output
 
-    async def _run_tool(self, context: ToolContext[Any], text: str, begun: Begun) -> Any:
+    async def _call(
+        self, id: str, arguments: dict[str, Any], approval: str | None, context: ToolContext[Any], text: str
+    ) -> Any:
+        """The tool's output, new or stored. Errors: as `Run.call`."""
+        calls, send = self._run.sync._calls, self._run._portal.call
+        try:
+            begun = await send(calls.begin, id, self._policy, None, arguments, approval)
+        except Uncertain as uncertain:
+            if self._probe is None or uncertain.call["state"] != "started":
+                raise
+            return await self._ask(self._probe, uncertain.call, arguments, context, text)
+        if not begun.must_run:
+            return begun.result
+        try:
+            output = await self._run_tool(context, text, begun.key)
+        except (CallFailed, KeyRefused) as refusal:
+            await send(calls.end, begun, refusal.outcome, refusal.result)
+            raise
+        await send(calls.end, begun, "completed", output)
+        return output
+
+    async def _ask(
+        self, probe: Callable[..., Any], call: Mapping[str, Any], arguments: dict[str, Any], context: ToolContext[Any], text: str
+    ) -> Any:
+        """What the probe finds. If it finds no effect, the tool runs now under the same key, and the call is settled as
+        that ends; if the process dies in between, the next attempt asks the probe again."""
+        settle, send = self._run.sync.settle, self._run._portal.call
+        wants_key = "key" in inspect.signature(probe).parameters
+        try:
+            found = await send(probe, **arguments, **({"key": call["key"]} if wants_key else {}))
+            output = _storable(self._tool, await value_of(found))
+            reason = "the probe found the effect"
+        except CallFailed:
+            try:
+                output = await self._run_tool(context, text, call["key"])
+            except CallFailed as failed:
+                await send(settle, call["id"], "failed", "the probe found no effect, and the tool refused", failed.result)
+                raise
+            reason = "the probe found no effect, and the tool ran"
+        await send(settle, call["id"], "completed", reason, output)
+        return output
+
+    async def _run_tool(self, context: ToolContext[Any], text: str, key: str) -> Any:
         """The tool's output, as it is stored. Errors: whatever the tool raises."""
-        token = _key.set(begun.key)
+        token = _key.set(key)
         nested = scope.set(f"{scope.get()}/{context.tool_call_id}")
         try:
             if self._policy == "readOnly":
@@ -285,15 +317,6 @@ class _GuardedTool:
         if text is None:
             raise failed
         return text
-
-    def _spent(self) -> None:
-        turn = self._run.sync._turn
-        if turn is not None:
-            turn.spent(tool_calls=1)
-
-
-def _no_function() -> None:
-    """Stands for the vendor's function in a `dalsegno.Tool`, which gives it its ids and its probe."""
 
 
 def _storable(tool: FunctionTool, output: Any) -> Any:

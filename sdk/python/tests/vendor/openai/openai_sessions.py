@@ -1,7 +1,6 @@
 """A plugin of pytest for the vendor's own tests of sessions: `SQLiteSession` is a session in the records of a run.
 
-The run is one of a gateway in memory, or of a real one if `DALSEGNO_URL` is set. What the vendor's tests call a database is
-a part of the session's id. `LEFT_OUT` names the tests that are about SQLite, with the reason of each.
+What the vendor's tests call a database is a part of the session's id. `LEFT_OUT` names the tests that are about SQLite, with the reason of each.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import atexit
 import inspect
 import itertools
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import agents.memory
 import pytest
 
 import dalsegno.aio
+from contract_gateways import DevWorker
 from dalsegno.aio import AsyncRun
 from dalsegno.openai import RecordSession
 from dalsegno.testing.memory import MemoryGateway
@@ -59,12 +60,22 @@ _memory_databases = itertools.count(1)
 
 
 def _attach() -> AsyncRun[Any]:
-    if "DALSEGNO_URL" not in os.environ:
+    """A run of a real gateway if `DALSEGNO_BIN` names the program `dalsegno`, and one in memory otherwise."""
+    program = os.environ.get("DALSEGNO_BIN")
+    if program is None:
         gateway = MemoryGateway()
         atexit.register(gateway.close)
         gateway.start_attempt()
         os.environ.update(gateway.environment)
-    return asyncio.run(dalsegno.aio.attach(heartbeat=False, sigterm=False))
+    else:
+        directory = tempfile.TemporaryDirectory(prefix="dalsegno-")
+        atexit.register(directory.cleanup)
+        worker = DevWorker(program, Path(directory.name))
+        atexit.register(worker.close)
+        token = Path(directory.name) / "token"
+        token.write_text(worker.token)
+        os.environ.update(DALSEGNO_URL=worker.url, DALSEGNO_TOKEN_FILE=str(token))
+    return asyncio.run(dalsegno.aio.attach(sigterm=False))
 
 
 _run = _attach()

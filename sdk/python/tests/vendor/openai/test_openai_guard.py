@@ -169,7 +169,7 @@ def test_a_probe_finds_the_effect_and_the_tool_does_not_run_again(gateway: Memor
     assert outputs(model) == ["found 5"]
 
 
-def test_a_probe_finds_no_effect_and_the_tool_runs_as_another_call(gateway: MemoryGateway) -> None:
+def test_a_probe_finds_no_effect_and_the_tool_runs_under_the_same_key(gateway: MemoryGateway) -> None:
     model, till = model_that_pays(), Till(ConnectionError(), before=True)
 
     async def find(cents: int) -> str:
@@ -181,7 +181,8 @@ def test_a_probe_finds_no_effect_and_the_tool_runs_as_another_call(gateway: Memo
     with pytest.raises(ConnectionError):
         attempt(gateway, work)
     attempt(gateway, work)
-    assert [key.partition(":")[2] for key in till.keys] == ["1.pay.c1.r2"]
+    assert [key.partition(":")[2] for key in till.keys] == ["1.pay.c1"]
+    assert [call.state for call in gateway.calls if call.policy == "probe"] == ["completed"]
     assert outputs(model) == ["paid 5"]
 
 
