@@ -7,9 +7,10 @@ async with await dalsegno.aio.attach() as run:
     await run.finish(output=result.final_output)
 ```
 
-`guard` stores the calls of the agent's tools, and its model's answers. `run_agent` commits the agent's state after each
-turn, asks people about tools that need an approval, and takes messages of the inbox. `RecordSession` keeps a conversation
-in the records of the run. It needs the package `openai-agents`. docs/guides/openai.md says what it promises.
+`guard` stores the calls of the agent's tools, and its model's answers. `run_agent` commits the agent's state after
+each turn, asks people about tools that need an approval, and takes messages of the inbox. `RecordSession` keeps a
+conversation in the records of the run. It needs the package `openai-agents`. docs/guides/openai.md says what it
+promises.
 """
 
 from __future__ import annotations

@@ -79,14 +79,13 @@ def guard(run: AsyncRun[Any], agent: Agent[C], **policies: Policy) -> Agent[C]:
         `unguarded`: the tool runs as without this package: perhaps twice.
 
     A call's id is `TURN.TOOL.ID`, with the vendor's id of the call. The agents in `handoffs` are guarded with the same
-    policies. An agent that is a tool (`as_tool`) is guarded before: `guard(run, inner, …).as_tool(…)`; it has no policy
-    itself. Tools of MCP servers have policies by their names too. Tools that the provider runs (`WebSearchTool` and
+    policies. An agent that is a tool is guarded before: `guard(run, inner, …).as_tool(…)`; it has no policy itself. Tools of MCP servers have policies by their names too. Tools that the provider runs (`WebSearchTool` and
     others) are left alone: they are a part of the model's answer.
 
     What a tool returns is stored as the model gets it: a text, or the vendor's structured outputs. If a tool raises
     `CallFailed(words)`, nothing has changed, and the model gets the words, or those of the tool's own
-    `failure_error_function`. An error of a `readOnly` tool is the vendor's words for it. After any other exception the outcome is unknown: `run_agent` raises it, and
-    the model never has to guess.
+    `failure_error_function`. An error of a `readOnly` tool becomes the vendor's words for it. After any other exception the
+    outcome is unknown: `run_agent` raises it, and the model never has to guess.
 
     Errors: `ValueError` where a tool has no policy, a policy has no tool, an agent that is a tool is not guarded, or a
     tool cannot be guarded (a shell, a computer, a patch, a custom tool) and is not `unguarded`.
@@ -168,7 +167,7 @@ class _Guarding:
         if tool._is_agent_tool:
             inner = tool._agent_instance
             if policy is not None or not isinstance(getattr(inner, "model", None), DurableModel):
-                raise ValueError(f"the tool {name!r} is an agent: guard it before, as guard(run, inner, …).as_tool(…)")
+                raise ValueError(f"the tool {name!r} is an agent: guard it before, guard(run, inner, …).as_tool(…)")
             copied.on_invoke_tool = _NestedAgent(self._link, tool)
         elif policy is None:
             raise ValueError(f"the tool {name!r} has no policy: {name}='readOnly' if it changes nothing, see guard")
@@ -196,9 +195,7 @@ class _NestedAgent:
 class _GuardedTool:
     """Invokes a function tool as a call of the run."""
 
-    def __init__(
-        self, run: AsyncRun[Any], link: Link, tool: FunctionTool, policy: Literal["retrySameKey", "readOnly", "ask"] | Probe
-    ) -> None:
+    def __init__(self, run: AsyncRun[Any], link: Link, tool: FunctionTool, policy: str | Probe) -> None:
         self._run, self._link, self._tool = run, link, tool
         self._name = name_part(tool.name, 40)
         self._probe = policy.function if isinstance(policy, Probe) else None
@@ -270,7 +267,12 @@ class _GuardedTool:
         return output
 
     async def _ask(
-        self, probe: Callable[..., Any], call: Mapping[str, Any], arguments: dict[str, Any], context: ToolContext[Any], text: str
+        self,
+        probe: Callable[..., Any],
+        call: Mapping[str, Any],
+        arguments: dict[str, Any],
+        context: ToolContext[Any],
+        text: str,
     ) -> Any:
         """What the probe finds. If it finds no effect, the tool runs now under the same key, and the call is settled as
         that ends; if the process dies in between, the next attempt asks the probe again."""
@@ -284,7 +286,8 @@ class _GuardedTool:
             try:
                 output = await self._run_tool(context, text, call["key"])
             except CallFailed as failed:
-                await send(settle, call["id"], "failed", "the probe found no effect, and the tool refused", failed.result)
+                reason = "the probe found no effect, and the tool refused"
+                await send(settle, call["id"], "failed", reason, failed.result)
                 raise
             reason = "the probe found no effect, and the tool ran"
         await send(settle, call["id"], "completed", reason, output)

@@ -133,7 +133,7 @@ class _Loop(Generic[C]):
     on_event: Callable[[StreamEvent], Awaitable[None] | None] | None
 
     def entry(self) -> dict[str, Any]:
-        """What is committed: `{}` at first, then `{"state", "asked", "notes"}`, at last `{"output", "agent", "history"}`."""
+        """What is committed: `{}`, then `{"state", "asked", "notes"}`, at last `{"output", "agent", "history"}`."""
         return cast("dict[str, Any]", self.run.state.get(STATE_KEY, {}).get(self.id, {}))
 
     async def turn(
