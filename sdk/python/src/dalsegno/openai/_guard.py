@@ -79,8 +79,9 @@ def guard(run: AsyncRun[Any], agent: Agent[C], **policies: Policy) -> Agent[C]:
         `unguarded`: the tool runs as without this package: perhaps twice.
 
     A call's id is `TURN.TOOL.ID`, with the vendor's id of the call. The agents in `handoffs` are guarded with the same
-    policies. An agent that is a tool is guarded before: `guard(run, inner, …).as_tool(…)`; it has no policy itself. Tools of MCP servers have policies by their names too. Tools that the provider runs (`WebSearchTool` and
-    others) are left alone: they are a part of the model's answer.
+    policies. An agent that is a tool is guarded before: `guard(run, inner, …).as_tool(…)`; it has no policy itself. Tools
+    of MCP servers have policies by their names too. Tools that the provider runs (`WebSearchTool` and others) are left
+    alone: they are a part of the model's answer.
 
     What a tool returns is stored as the model gets it: a text, or the vendor's structured outputs. If a tool raises
     `CallFailed(words)`, nothing has changed, and the model gets the words, or those of the tool's own
