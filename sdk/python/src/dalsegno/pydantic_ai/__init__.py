@@ -13,8 +13,9 @@ async with await dalsegno.aio.attach() as run:
 ```
 """
 
+from dalsegno.pydantic_ai._conversations import RecordConversationStore
 from dalsegno.pydantic_ai._durability import Durability
 from dalsegno.pydantic_ai._journal import Journal, Probe, call_key
 from dalsegno.pydantic_ai._waits import MessageWaiter
 
-__all__ = ["Durability", "Journal", "MessageWaiter", "Probe", "call_key"]
+__all__ = ["Durability", "Journal", "MessageWaiter", "Probe", "RecordConversationStore", "call_key"]

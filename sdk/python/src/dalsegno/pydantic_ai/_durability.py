@@ -30,7 +30,7 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ExternalToolset, FunctionToolset, WrapperToolset
 
-from dalsegno._tools import Policy
+from dalsegno._tools import Policy, Tool
 from dalsegno.pydantic_ai import _waits
 from dalsegno.pydantic_ai._journal import (
     READ_ONLY,
@@ -42,6 +42,7 @@ from dalsegno.pydantic_ai._journal import (
     open_run,
     portal_of,
     recorded,
+    spend,
 )
 
 RUN_IDS = uuid.UUID("5d6f3d44-5a86-4f41-9a5e-2b6d9a7f1c10")
@@ -143,10 +144,8 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
     ) -> ModelResponse:
         """Adds the tokens and the cost of each response to what the turn spends."""
         response = await super().wrap_model_request(ctx, request_context=request_context, handler=handler)
-        turn = open_run()._turn
-        assert turn is not None
-        usage = response.usage
-        turn.spent(tokens_in=usage.input_tokens, tokens_out=usage.output_tokens, cost_micro_usd=_cost(response))
+        tokens = {"tokens_in": response.usage.input_tokens, "tokens_out": response.usage.output_tokens}
+        spend(open_run(), {**tokens, "cost_micro_usd": _cost(response)})
         return response
 
     async def prepare_tools(
@@ -184,6 +183,11 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
     def _check_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> None:
         if isinstance(toolset, FunctionToolset):
             for name, tool in toolset.tools.items():
+                if isinstance(tool.function, Tool):
+                    raise UserError(
+                        f"The tool {name!r} is made by `dalsegno.tool`, and `Durability` makes each call durable itself: "
+                        "give the agent the function, and `Durability` the policy."
+                    )
                 self._check(name, tool.timeout if tool.timeout is not None else toolset.timeout)
 
     def _check(self, tool: str, timeout: float | None) -> None:

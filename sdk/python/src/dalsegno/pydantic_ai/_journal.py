@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -41,6 +41,12 @@ Body = Callable[[], Awaitable[object]]
 
 _enclosing: ContextVar[str] = ContextVar("dalsegno.pydantic_ai.enclosing", default="")
 """The id of the tool call in which this code runs. A run of another agent in a tool makes its ids of it."""
+
+_spent_inside: ContextVar[tuple[dict[str, int], ...]] = ContextVar("dalsegno.pydantic_ai.spent", default=())
+"""For each tool call in which this code runs, what was spent in it."""
+
+SPENT = "dalsegno.spent"
+"""The member of a stored result that says what other agents spent in the call, if they spent something."""
 
 _key: ContextVar[str | None] = ContextVar("dalsegno.pydantic_ai.key", default=None)
 
@@ -95,6 +101,17 @@ def portal_of(run: Run[Any]) -> Portal:
     return run._portal
 
 
+def spend(run: Run[Any], amounts: Mapping[str, int]) -> None:
+    """Adds to what the open turn spends. amounts: by the names of the parameters of `Turn.spent`."""
+    turn = run._turn
+    assert turn is not None
+    turn.spent(**amounts)
+    for spent in _spent_inside.get():
+        for name, amount in amounts.items():
+            if amount:
+                spent[name] = spent.get(name, 0) + amount
+
+
 def enclosing_call() -> str:
     """The id of the tool call in which this code runs; empty outside of one."""
     return _enclosing.get()
@@ -124,8 +141,9 @@ def approval_id(run: Run[Any], name: str) -> str:
 class Journal(JournalCallableOperationBackend[CallPolicy]):
     """Runs the operations of one agent as calls of the open turn.
 
-    Ids: `TURN.TOOL.HASH.K` for a tool, HASH of its arguments, as `dalsegno.tool` makes them; `TURN.OPERATION.HASH.K` for
-    what changes nothing, HASH of the agent run. K counts, from 0. The names of operations are Pydantic AI's.
+    Ids: `TURN.TOOL.HASH.K` for a tool, HASH of its arguments, as `dalsegno.tool` makes them, with `in-HASH` of the outer
+    call before K for a tool of an agent that runs in a tool; `TURN.OPERATION.HASH.K` for what changes nothing, HASH of
+    the agent run. K counts, from 0. The names of operations are Pydantic AI's.
     """
 
     def __init__(
@@ -175,13 +193,24 @@ async def _execute_tool(
 ) -> object:
     """One call of a tool. Its cache key is the tool's name, its arguments and the context of the agent run."""
     tool, arguments = str(cache_key[0]), to_jsonable_python(cache_key[1], bytes_mode="base64")
-    slot = run._slot(f"{clean(tool)}.{digest(_json.canonical(arguments))[:12]}")
+    slot = run._slot(f"{clean(tool)}.{digest(_json.canonical(arguments))[:12]}{_inside(enclosing_call())}")
     call = _ToolCall(run, slot, policy, arguments, _approval(run, tool, context))
-    run_turn = run._turn
-    assert run_turn is not None
-    run_turn.spent(tool_calls=1)
+    spend(run, {"tool_calls": 1})
     with call.closing():
         return await call.result(body)
+
+
+def _inside(id: str) -> str:
+    """The part of an id which says that the call was made in another call; empty for no other call."""
+    return f".in-{digest(id)[:8]}" if id else ""
+
+
+def _accept_inside(run: Run[Any], id: str) -> None:
+    """A call that is over is not made again, so the calls that were made in it are not made again either."""
+    for call in run._calls.inherited():
+        if f"{_inside(id)}." in call["id"]:
+            run.accept(call["id"])
+            _accept_inside(run, call["id"])
 
 
 def _approval(run: Run[Any], tool: str, context: RunContext[Any] | None) -> str | None:
@@ -224,23 +253,34 @@ class _ToolCall:
             except CallFailed as failed:
                 if failed.result == NOT_DONE:
                     continue
-                record_durable_unit(executed=False)
-                return _failed(failed)
+                return self._replayed(id, _failed(failed))
             except Uncertain as uncertain:
                 if self._policy.probe is None or uncertain.call["state"] != "started":
                     raise
                 found, payload = await self._ask_probe(self._policy.probe, uncertain.call)
                 if found:
-                    return payload
+                    return self._replayed(id, payload)
                 continue
-            record_durable_unit(executed=begun.must_run)
-            return await self._run_tool(begun, body) if begun.must_run else begun.result
+            return await self._run_tool(begun, body) if begun.must_run else self._replayed(id, begun.result)
         raise AssertionError("a probe has found a thousand times that nothing took effect")
 
+    def _replayed(self, id: str, payload: Any) -> object:
+        """What is stored of a call that is over. What was done in it is not done again, and was spent nevertheless."""
+        record_durable_unit(executed=False)
+        _accept_inside(self._run, id)
+        spend(self._run, payload.get(SPENT, {}))
+        return {name: value for name, value in payload.items() if name != SPENT}
+
     async def _run_tool(self, begun: Begun, body: Body) -> object:
-        enclosing, key = _enclosing.set(begun.id), _key.set(begun.key)
+        record_durable_unit(executed=True)
+        spent: dict[str, int] = {}
+        enclosing, key, inside = (
+            _enclosing.set(begun.id),
+            _key.set(begun.key),
+            _spent_inside.set((*_spent_inside.get(), spent)),
+        )
         try:
-            payload = _json.copy(await body())
+            payload: dict[str, Any] = _json.copy(await body())
         except (CallFailed, KeyRefused) as refusal:
             await self._portal.call(self._calls.end, begun, refusal.outcome, _json.copy(refusal.result))
             if isinstance(refusal, CallFailed):
@@ -249,7 +289,8 @@ class _ToolCall:
         finally:
             _enclosing.reset(enclosing)
             _key.reset(key)
-        await self._portal.call(self._calls.end, begun, "completed", payload)
+            _spent_inside.reset(inside)
+        await self._portal.call(self._calls.end, begun, "completed", {**payload, **({SPENT: spent} if spent else {})})
         return payload
 
     async def _ask_probe(self, probe: Callable[..., Any], call: dict[str, Any]) -> tuple[bool, object]:

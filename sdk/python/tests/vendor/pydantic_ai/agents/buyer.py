@@ -44,7 +44,7 @@ agent = Agent(
 
 
 async def main() -> None:
-    async with await dalsegno.aio.attach() as run:
+    async with await dalsegno.aio.attach(dict) as run:
         async with run.turn() as turn:
             result = await agent.run("Buy nails.")
             turn.finish(output={"answer": result.output})
