@@ -17,6 +17,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 
+import dalsegno
 import dalsegno.aio
 from dalsegno._transport import Transport
 from dalsegno.aio import AsyncRun
@@ -72,9 +73,8 @@ Agent = Callable[[AsyncRun[dict[str, Any]]], Awaitable[None]]
 
 
 @contextmanager
-def requests(crash: tuple[int, str] | None) -> Iterator[list[str]]:
-    """Counts the requests of this process, and crashes before or after one of them is carried out."""
-    sent: list[str] = []
+def requests(sent: list[str], crash: tuple[int, str] | None) -> Iterator[None]:
+    """Notes the requests of this process in `sent`, and crashes before or after one of them is carried out."""
     send = Transport.send
     dead = False
 
@@ -92,26 +92,60 @@ def requests(crash: tuple[int, str] | None) -> Iterator[list[str]]:
 
     Transport.send = counted  # type: ignore[method-assign, assignment]
     try:
-        yield sent
+        yield
     finally:
         Transport.send = send  # type: ignore[method-assign]
 
 
-def attempt(gateway: MemoryGateway, agent: Agent, crash: tuple[int, str] | None = None) -> list[str]:
-    """One attempt of an agent, as a process of its own would make it. Returns its requests.
+def attempt(gateway: MemoryGateway, agent: Agent) -> None:
+    """One attempt of an agent, as a process of its own would make it.
 
     Errors: whatever ends the agent, as `Crash` and `dalsegno.Parked`.
     """
     gateway.start_attempt()
     os.environ.update(gateway.environment)
 
+    runs: list[AsyncRun[dict[str, Any]]] = []
+
     async def main() -> None:
         async with await dalsegno.aio.attach(dict, heartbeat=False, sigterm=False) as run:
+            runs.append(run)
             await agent(run)
 
-    with requests(crash) as sent:
+    try:
         asyncio.run(main())
-    return sent
+    finally:
+        # What a dead process has queued is never sent. A request that outlived the attempt would be fenced.
+        for run in runs:
+            run._portal._executor.shutdown(wait=True, cancel_futures=True)
+        gateway.end_attempt()
+
+
+def run_to_end(
+    gateway: MemoryGateway,
+    agent: Agent,
+    crash: tuple[int, str] | None = None,
+    answer: Callable[[MemoryGateway], object] | None = None,
+) -> list[str]:
+    """Attempts until the run has ended, with one crash at most. Returns the requests, over all attempts.
+
+    answer: is called whenever the run waits, as a person does who answers.
+    """
+    sent: list[str] = []
+    for _ in range(10):
+        try:
+            with requests(sent, crash):
+                attempt(gateway, agent)
+        except Crash:
+            crash = None
+        except dalsegno.Parked:
+            pass
+        if gateway.finish:
+            return sent
+        if gateway.open_waits and gateway.why_no_process:
+            assert answer is not None, f"nobody answers {gateway.open_waits}"
+            answer(gateway)
+    raise AssertionError("the run has not ended after ten attempts")
 
 
 @dataclass
