@@ -232,7 +232,7 @@ in operator/gateway/src/config.rs), and docs/guides/in-production.md explains th
 {{- $inspections := max 128 (include "dalsegno.atLeast" (dict "of" .memory "name" "inspectionReads" "least" 72)) }}
 {{- $states := mul 2 (add 80 $resumes $inspections) }}
 {{- $pages := mul 2 (include "dalsegno.atLeast" (dict "of" .memory "name" "pageReads" "least" 4)) }}
-{{- add 32 $connections $requests (include "dalsegno.atLeast" (dict "of" .memory "name" "responses" "least" 160)) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
+{{- add 56 $connections $requests (include "dalsegno.atLeast" (dict "of" .memory "name" "responses" "least" 160)) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
 {{- end }}
 {{- end }}
 
@@ -505,6 +505,10 @@ the sum of the limits would not be the most that it takes.
 {{- fail "retention.purgeDays needs a role that may delete runs, and with postgres.migrationSecret the operator's may not: run `dalsegno runs purge` as the role of the migrationSecret instead" }}
 {{- end }}
 - name: DALSEGNO_PURGE_DAYS
+  value: {{ . | quote }}
+{{- end }}
+{{- with .Values.checkpoints.snapshotEvery }}
+- name: DALSEGNO_SNAPSHOT_EVERY
   value: {{ . | quote }}
 {{- end }}
 - name: DALSEGNO_CONCURRENCY

@@ -63,7 +63,9 @@ impl Postgres {
             }
             Ok(answer)
         };
-        self.pool.with_timeout(work).await
+        let mut answer = self.pool.with_timeout(work).await?;
+        self.open_texts(&mut answer).await?;
+        Ok(answer)
     }
 
     /// Runs a transition that rarely writes, and whose rule needs only the run and its attempts. If the rule writes
@@ -181,7 +183,11 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
         Needs::LastAudit => {
             let found = transaction.all(sqlx::query(LastAudit::SQL).bind(run)).await?;
             let last = |row: &PgRow| -> DbResult<_> {
-                Ok(LastAudit { kind: row.try_get("kind")?, has_moved: row.try_get("has_moved")? })
+                Ok(LastAudit {
+                    kind: row.try_get("kind")?,
+                    detail: row.try_get("detail")?,
+                    has_moved: row.try_get("has_moved")?,
+                })
             };
             rows.last_audit = found.first().map(last).transpose()?;
         }

@@ -5,12 +5,15 @@ use serde_json::json;
 
 use super::{Change, Decision, LastAudit, Needs, Rows, Transition, text};
 use crate::db_error::DbResult;
+use crate::texts::HoldsRecord;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{Lifecycle, Purge, RunId};
 
 /// The rule of [`dalsegno_model::Admin::purge`].
 #[derive(Clone, Debug)]
 pub(crate) struct RecordPurge(pub Purge);
+
+impl HoldsRecord for PurgeRecord {}
 
 /// Whether rows of the run may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +47,10 @@ impl Transition for RecordPurge {
             return Ok(change.decide(PurgeRecord::Kept));
         }
         match last {
-            Some(LastAudit { kind, has_moved: true }) if kind == kind::PURGED => {
+            Some(LastAudit { kind, has_moved: true, .. }) if kind == kind::PURGED => {
                 Ok(change.decide(PurgeRecord::NotAnchored))
             }
-            Some(LastAudit { kind, has_moved: false }) if kind == kind::PURGED => {
+            Some(LastAudit { kind, has_moved: false, .. }) if kind == kind::PURGED => {
                 let seq = run.audit_seq;
                 Ok(change.decide(PurgeRecord::Anchored(seq)))
             }

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, overload
 
 from dalsegno._attempt import Head
 from dalsegno._codec import S
@@ -74,15 +75,34 @@ __all__ = [
 ]
 
 
+@overload
 def attach(
-    state: type[S] = dict,  # type: ignore[assignment]
     *,
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
-    store_deadline: float | None = None,
+    store_timeout: float | None = None,
+    on_resume: Callable[[Run[dict[str, Any]], dict[str, Answer]], object] | None = None,
+) -> Run[dict[str, Any]]: ...
+@overload
+def attach(
+    state: type[S],
+    *,
+    heartbeat: bool = True,
+    sigterm: bool = True,
+    every: int = 1,
+    store_timeout: float | None = None,
     on_resume: Callable[[Run[S], dict[str, Answer]], object] | None = None,
-) -> Run[S]:
+) -> Run[S]: ...
+def attach(
+    state: type[Any] = dict,
+    *,
+    heartbeat: bool = True,
+    sigterm: bool = True,
+    every: int = 1,
+    store_timeout: float | None = None,
+    on_resume: Callable[[Run[Any], dict[str, Answer]], object] | None = None,
+) -> Run[Any]:
     """Attaches this process to its run, and returns the run as its last committed turn left it.
 
     It waits until the gateway lets this pod in. Then it adopts the calls of earlier attempts (`Run.adopt`). The run is a
@@ -95,15 +115,15 @@ def attach(
     sigterm: installs a handler for SIGTERM, see `Run.stopping`. It needs the main thread.
     every: how many turns are committed together. A crash then repeats up to so many turns: their steps and tools are
         answered from the store, and everything else is done again.
-    store_deadline: after how many seconds without an answer the process leaves (`StoreUnavailable`), uncharged. By
-        default `DALSEGNO_STORE_DEADLINE` says it, and without that the process waits for ever.
+    store_timeout: after how many seconds without an answer the process leaves (`StoreUnavailable`), uncharged. By
+        default `DALSEGNO_STORE_TIMEOUT_SECONDS` says it, and without that the process waits for ever.
     on_resume: `on_resume(run, answers)` is called before this returns if the run goes on from a checkpoint or from
         waits, with the answers since the head by the ids of their waits: let the agent judge by its policy again.
 
     Errors: `NotConfigured` where nothing has started this process as a worker; `Refused` if the gateway refuses for good;
     `TypeError` or `ValueError` where the committed state is not of the type; whatever `on_resume` raises.
     """
-    run: Run[S] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
+    run: Run[Any] = Run(state, sigterm=sigterm, store_timeout=store_timeout)
     run._begin(heartbeat, every)
     run._judge_again(on_resume)
     return run

@@ -51,16 +51,21 @@ class ContractGateway:
         self.instance = secrets.token_urlsafe(32)
         status, answer = self.post("attach", {"instance": self.instance}, bearer=self.token)
         assert status == 200, answer
-        return answer
+        attached: dict[str, Any] = answer
+        return attached
 
     def restart(self) -> dict[str, Any]:
         """The pod is lost, and the process of the next one attaches."""
         self.next_attempt()
         return self.attach()
 
-    def post(self, path: str, body: Any = None, *, bearer: str | None = None, raw: bytes | None = None) -> tuple[int, Any]:
+    def post(
+        self, path: str, body: Any = None, *, bearer: str | None = None, raw: bytes | None = None
+    ) -> tuple[int, Any]:
         """Status and body of an answer."""
-        return self._request("POST", path, raw if raw is not None else json.dumps(body).encode() if body is not None else b"", bearer)
+        return self._request(
+            "POST", path, raw if raw is not None else json.dumps(body).encode() if body is not None else b"", bearer
+        )
 
     def get(self, path: str) -> tuple[int, Any]:
         """Status and body of an answer."""
