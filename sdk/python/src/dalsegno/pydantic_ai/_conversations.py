@@ -19,7 +19,7 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 from dalsegno._records import Operation
 from dalsegno._run import Run
 from dalsegno.aio._run import AsyncRun
-from dalsegno.pydantic_ai._journal import portal_of
+from dalsegno.pydantic_ai._journal import send
 
 PART_CHARS = 1_000_000
 """Characters of a message in one record: in UTF-8 they are below the 4 MiB that a record's value may have."""
@@ -150,11 +150,11 @@ class RecordConversationStore(ConversationStore):
 
     async def _get(self, key: str) -> Any:
         unwritten = self._unwritten()
-        return unwritten[key] if key in unwritten else await portal_of(self._run).call(self._space.get, key)
+        return unwritten[key] if key in unwritten else await send(self._run, self._space.get, key)
 
     async def _all(self, prefix: str) -> dict[str, Any]:
         """The values under keys with this prefix, by key."""
-        stored = await portal_of(self._run).call(lambda: {item.key: item.value for item in self._space.items(prefix)})
+        stored = await send(self._run, lambda: {item.key: item.value for item in self._space.items(prefix)})
         merged = {**stored, **{key: value for key, value in self._unwritten().items() if key.startswith(prefix)}}
         return {key: value for key, value in merged.items() if value is not None}
 
@@ -177,11 +177,11 @@ class RecordConversationStore(ConversationStore):
             turn.record(*entries, *rest)
             return
         for batch in batches:
-            await portal_of(self._run).call(self._run.write, *batch)
+            await send(self._run, self._run.write, *batch)
         if turn is not None:
             turn.record(*rest)
         else:
-            await portal_of(self._run).call(self._run.write, *rest)
+            await send(self._run, self._run.write, *rest)
 
 
 def _record_key(conversation_id: str) -> str:

@@ -40,7 +40,6 @@ from dalsegno.pydantic_ai._journal import (
     clean,
     enclosing_call,
     open_run,
-    portal_of,
     recorded,
     spend,
 )
@@ -163,8 +162,7 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
         """Asks a person about each call that needs approval. Errors: `Parked`, while nobody has answered."""
         if not self._approvals or not requests.approvals:
             return None
-        run = open_run()
-        return await _waits.ask_for_approvals(run, portal_of(run), ctx.run_id, requests)
+        return await _waits.ask_for_approvals(open_run(), ctx.run_id, requests)
 
     def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         self._journal = None

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic_ai.durable_exec import (
     DurableOperationConfig,
@@ -27,12 +27,15 @@ from pydantic_core import to_jsonable_python
 
 from dalsegno import _current, _json
 from dalsegno._calls import Begun
-from dalsegno._errors import CallFailed, Error, KeyRefused, Uncertain
+from dalsegno._errors import CallFailed, DeferredLeave, Error, KeyRefused, Uncertain
 from dalsegno._ordinals import Slot
 from dalsegno._portal import Portal
 from dalsegno._run import Run
-from dalsegno._tools import NOT_DONE, Policy
+from dalsegno._tools import Policy
 from dalsegno.aio._tools import value_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 NAME_CHARS = 64
 """Characters of a name in the id of a call. A longer name is cut and gets a hash."""
@@ -57,8 +60,8 @@ class Probe:
 
     find: a function, or an `async def`, with the tool's parameters apart from a `RunContext`; if it has a parameter
         `key`, it gets the call's key. It returns what the tool would have returned, and raises `dalsegno.CallFailed` if
-        nothing took effect: then the tool runs again, as another call with another key. Whatever else it raises passes
-        through, and the outcome stays unknown.
+        nothing took effect: then the tool runs, with the same key. Whatever else it raises passes through, and the
+        outcome stays unknown.
     """
 
     find: Callable[..., Any]
@@ -94,11 +97,14 @@ def open_run() -> Run[Any]:
     return run
 
 
-def portal_of(run: Run[Any]) -> Portal:
-    """The thread that sends the run's requests."""
+async def send(run: Run[Any], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs a function in the thread that sends the run's requests. Errors: its own; `DeferredLeave` for a `Leave`."""
     if run._portal is None:
         run._portal = Portal()
-    return run._portal
+    try:
+        return await run._portal.call(function, *args, **kwargs)
+    except SystemExit as leave:
+        raise DeferredLeave(leave) from None
 
 
 def spend(run: Run[Any], amounts: Mapping[str, int]) -> None:
@@ -169,19 +175,19 @@ class Journal(JournalCallableOperationBackend[CallPolicy]):
         if isinstance(operation_id, ToolsetCallToolId):
             return await _execute_tool(run, cache_key, context, config, body)
         if isinstance(operation_id, ModelRequestId) and not enclosing_call():
-            await portal_of(run).call(run.check)  # no tool of this agent run is open here
+            await send(run, run.check)  # no tool of this agent run is open here
         scope = digest(f"{context.run_id if context else ''}{enclosing_call()}")[:8]
         return await recorded(run, f"{clean(name)}.{scope}", body)
 
 
 async def recorded(run: Run[Any], name: str, body: Body) -> Any:
     """What `body` returns, as JSON. It is called once: its result is stored, and a replay of the turn gets it back."""
-    step = await portal_of(run).call(run._begin_step, name)
+    step = await send(run, run._begin_step, name)
     with step:
         record_durable_unit(executed=step.begun.must_run)
         if not step.begun.must_run:
             return step.begun.result
-        return await portal_of(run).call(run._end_step, step, await body())
+        return await send(run, run._end_step, step, await body())
 
 
 def _context(cache_key: Iterable[object]) -> RunContext[Any] | None:
@@ -229,7 +235,7 @@ class _ToolCall:
     ) -> None:
         self._run, self._slot, self._policy, self._approval = run, slot, policy, approval
         self._arguments = arguments
-        self._calls, self._portal = run._calls, portal_of(run)
+        self._calls = run._calls
         self._id = run._anew(slot.id) if policy.name == "readOnly" else slot.id
 
     @contextmanager
@@ -244,57 +250,50 @@ class _ToolCall:
 
     async def result(self, body: Body) -> object:
         """The stored form of what the tool returned, now or earlier."""
-        for number in range(1, 1_000):
-            id = self._id if number == 1 else f"{self._id}.r{number}"
-            try:
-                begun = await self._portal.call(
-                    self._calls.begin, id, self._policy.name, None, self._arguments, self._approval
-                )
-            except CallFailed as failed:
-                if failed.result == NOT_DONE:
-                    continue
-                return self._replayed(id, _failed(failed))
-            except Uncertain as uncertain:
-                if self._policy.probe is None or uncertain.call["state"] != "started":
-                    raise
-                found, payload = await self._ask_probe(self._policy.probe, uncertain.call)
-                if found:
-                    return self._replayed(id, payload)
-                continue
-            return await self._run_tool(begun, body) if begun.must_run else self._replayed(id, begun.result)
-        raise AssertionError("a probe has found a thousand times that nothing took effect")
+        try:
+            begun = await send(
+                self._run, self._calls.begin, self._id, self._policy.name, None, self._arguments, self._approval
+            )
+        except CallFailed as failed:
+            return self._replayed(_failed(failed))
+        except Uncertain as uncertain:
+            if self._policy.probe is None or uncertain.call["state"] != "started":
+                raise
+            return await self._ask_probe(self._policy.probe, uncertain.call, body)
+        return await self._run_tool(begun, body) if begun.must_run else self._replayed(begun.result)
 
-    def _replayed(self, id: str, payload: Any) -> object:
+    def _replayed(self, payload: Any) -> object:
         """What is stored of a call that is over. What was done in it is not done again, and was spent nevertheless."""
         record_durable_unit(executed=False)
-        _accept_inside(self._run, id)
+        _accept_inside(self._run, self._id)
         spend(self._run, payload.get(SPENT, {}))
         return {name: value for name, value in payload.items() if name != SPENT}
 
     async def _run_tool(self, begun: Begun, body: Body) -> object:
         record_durable_unit(executed=True)
         spent: dict[str, int] = {}
-        enclosing, key, inside = (
-            _enclosing.set(begun.id),
-            _key.set(begun.key),
-            _spent_inside.set((*_spent_inside.get(), spent)),
-        )
         try:
-            payload: dict[str, Any] = _json.copy(await body())
+            with _inside_call(begun, spent):
+                payload: dict[str, Any] = _json.copy(await body())
         except (CallFailed, KeyRefused) as refusal:
-            await self._portal.call(self._calls.end, begun, refusal.outcome, _json.copy(refusal.result))
+            await send(self._run, self._end, begun, refusal.outcome, _json.copy(refusal.result))
             if isinstance(refusal, CallFailed):
                 return _failed(refusal)
             raise
-        finally:
-            _enclosing.reset(enclosing)
-            _key.reset(key)
-            _spent_inside.reset(inside)
-        await self._portal.call(self._calls.end, begun, "completed", {**payload, **({SPENT: spent} if spent else {})})
+        except SystemExit as leave:
+            raise DeferredLeave(leave) from None
+        await send(self._run, self._end, begun, "completed", {**payload, **({SPENT: spent} if spent else {})})
         return payload
 
-    async def _ask_probe(self, probe: Callable[..., Any], call: dict[str, Any]) -> tuple[bool, object]:
-        """Settles a call by its probe. Returns whether it took effect, and the stored form of its result."""
+    def _end(self, begun: Begun, outcome: str, result: Any) -> None:
+        """Records how the tool ended; after a probe that found nothing, by settling the call of the earlier attempt."""
+        if begun.claim is not None:
+            self._calls.end(begun, outcome, result)
+        elif outcome != KeyRefused.outcome:  # a refused key leaves the call to the next probe
+            self._run.settle(self._id, outcome, "the probe found no effect, and the tool ran", result)
+
+    async def _ask_probe(self, probe: Callable[..., Any], call: dict[str, Any], body: Body) -> object:
+        """The stored form of what the probe found. If it found nothing, the tool runs, under the same key."""
         arguments = dict(call.get("arguments") or {})
         if "key" in inspect.signature(probe).parameters:
             arguments["key"] = call["key"]
@@ -304,12 +303,23 @@ class _ToolCall:
             else:
                 found = await value_of(await asyncio.to_thread(probe, **arguments))
         except CallFailed:
-            reason = "the probe found that nothing took effect"
-            await self._portal.call(self._run.settle, call["id"], "failed", reason, NOT_DONE)
-            return False, None
+            return await self._run_tool(Begun(self._id, None, True, call["key"], self._arguments, None), body)
         payload = {"result": to_jsonable_python(found), "kind": "tool_return"}
-        await self._portal.call(self._run.settle, call["id"], "completed", "the probe found the effect", payload)
-        return True, payload
+        await send(self._run, self._run.settle, self._id, "completed", "the probe found the effect", payload)
+        return self._replayed(payload)
+
+
+@contextmanager
+def _inside_call(begun: Begun, spent: dict[str, int]) -> Iterator[None]:
+    """Lets the code inside know in which call it runs, and notes in `spent` what it spends."""
+    enclosing, key = _enclosing.set(begun.id), _key.set(begun.key)
+    inside = _spent_inside.set((*_spent_inside.get(), spent))
+    try:
+        yield
+    finally:
+        _enclosing.reset(enclosing)
+        _key.reset(key)
+        _spent_inside.reset(inside)
 
 
 def _failed(failed: CallFailed) -> dict[str, Any]:

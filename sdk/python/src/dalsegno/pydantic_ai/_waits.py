@@ -12,11 +12,10 @@ from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolApprovalResult, DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
-from dalsegno._errors import Parked
-from dalsegno._portal import Portal
+from dalsegno._errors import DeferredLeave, Parked
 from dalsegno._run import Run
 from dalsegno._waits import Answer, Wait
-from dalsegno.pydantic_ai._journal import approval_id, approval_name, clean, open_run, portal_of, recorded
+from dalsegno.pydantic_ai._journal import approval_id, approval_name, clean, open_run, recorded, send
 
 TITLE_CHARS = 128
 SUMMARY_BYTES = 2048
@@ -42,7 +41,7 @@ class MessageWaiter(ExternalEventWaiter):
         answer: JsonValue = (await recorded(run, f"ask.{clean(name)}", asked))["answer"]
         if answer is not None:
             return answer
-        message = await portal_of(run).call(run.message, token, id=token, expires=timeout)
+        message = await send(run, run.message, token, id=token, expires=timeout)
         if message is None:
             raise ExternalEventError(f"No message with the topic {token} came within {timeout}.")
         payload: JsonValue = message.value
@@ -50,18 +49,18 @@ class MessageWaiter(ExternalEventWaiter):
 
 
 async def ask_for_approvals(
-    run: Run[Any], portal: Portal, run_id: str | None, requests: DeferredToolRequests
+    run: Run[Any], run_id: str | None, requests: DeferredToolRequests
 ) -> DeferredToolResults:
     """Opens an approval for each call, and returns the answers. Errors: `Parked` while one of them is open."""
     ids = {part.tool_call_id: _name(run, run_id, part) for part in requests.approvals}
     for part in requests.approvals:
         metadata = requests.metadata.get(part.tool_call_id)
-        await portal.call(_open, run, ids[part.tool_call_id], part, metadata)
+        await send(run, _open, run, ids[part.tool_call_id], part, metadata)
     if any(run.waits[id].answer is None for id in ids.values()):
-        if await portal.call(run.park, list(ids.values())):
-            raise Parked("the run waits for approval")
+        if await send(run, run.park, list(ids.values())):
+            raise DeferredLeave(Parked("the run waits for approval"))
         for id in ids.values():
-            await portal.call(run._waits.read, id)
+            await send(run, run._waits.read, id)
     answers = {part.tool_call_id: _decide(part, run.waits[ids[part.tool_call_id]]) for part in requests.approvals}
     by = {call: answer.by for call, id in ids.items() if (answer := run.waits[id].answer) and answer.by}
     return requests.build_results(approvals=answers, answered_by=by)

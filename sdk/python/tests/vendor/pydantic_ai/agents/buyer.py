@@ -30,6 +30,8 @@ async def pay(order: str, cents: int) -> str:
     if call_key() not in [entry["key"] for entry in entries]:
         with LEDGER.open("a") as ledger:
             ledger.write(json.dumps({"key": call_key(), "order": order, "cents": cents}) + "\n")
+    while os.environ["DALSEGNO_ATTEMPT"] == "1" and "HOLD" in os.environ and not Path(os.environ["HOLD"]).exists():
+        await asyncio.sleep(0.02)
     if os.environ.get("DIE_IN_PAY") and os.environ["DALSEGNO_ATTEMPT"] == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     return f"paid {cents} cents"
@@ -44,7 +46,7 @@ agent = Agent(
 
 
 async def main() -> None:
-    async with await dalsegno.aio.attach(dict) as run:
+    async with await dalsegno.aio.attach(heartbeat="HOLD" not in os.environ) as run:
         async with run.turn() as turn:
             result = await agent.run("Buy nails.")
             turn.finish(output={"answer": result.output})
