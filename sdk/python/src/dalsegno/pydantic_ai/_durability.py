@@ -28,7 +28,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
-from pydantic_ai.toolsets import AbstractToolset, ExternalToolset, FunctionToolset, WrapperToolset
+from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
 from dalsegno._tools import Policy, Tool
 from dalsegno.pydantic_ai import _waits
@@ -170,14 +170,6 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
         for toolset in agent.toolsets:
             toolset.apply(self._check_toolset)
 
-    def _wrap_other_leaf_toolset(self, ts: AbstractToolset[AgentDepsT]) -> WrapperToolset[AgentDepsT] | None:
-        if not isinstance(ts, ExternalToolset) and not _is_framework_toolset(ts):
-            raise UserError(
-                f"{ts.label} cannot be made durable: its calls would run again after a crash. Make its tools functions "
-                "of a `FunctionToolset`."
-            )
-        return None
-
     def _check_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> None:
         if isinstance(toolset, FunctionToolset):
             for name, tool in toolset.tools.items():
@@ -187,6 +179,11 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
                         "give the agent the function, and `Durability` the policy."
                     )
                 self._check(name, tool.timeout if tool.timeout is not None else toolset.timeout)
+        elif not type(toolset).__module__.startswith("pydantic_ai."):  # those are wrapped, or call nothing themselves
+            raise UserError(
+                f"{toolset.label} cannot be made durable: its calls would run again after a crash. Make its tools functions "
+                "of a `FunctionToolset`."
+            )
 
     def _check(self, tool: str, timeout: float | None) -> None:
         policy = self._find_policy(tool)
@@ -217,11 +214,6 @@ def _policy(tool: str, policy: Policy | Probe) -> CallPolicy:
     if policy not in POLICIES:
         raise ValueError(f"the tool {tool!r}: a policy is `retrySameKey`, `readOnly`, `ask` or `Probe(…)`, not {policy!r}")
     return CallPolicy(policy)
-
-
-def _is_framework_toolset(toolset: AbstractToolset[Any]) -> bool:
-    """Whether it is one of Pydantic AI's own, which only packs others or the agent's output."""
-    return type(toolset).__module__.startswith("pydantic_ai.")
 
 
 def _cost(response: ModelResponse) -> int:
