@@ -82,6 +82,13 @@ adapter_openai() {
         tests/test_{programmatic_tool_calling,run_impl_resume_paths,tool_failure_boundaries,soft_cancel}.py
 }
 
+# Pydantic AI publishes no tests of its own. The replay matrix and the pinned names are in tests/vendor/pydantic_ai.
+adapter_pydantic_ai() {
+    environment pydantic-ai pytest==9.2.0 mypy==2.4.1 'pydantic-ai-slim[openai]==2.68.0'
+    types pydantic-ai src/dalsegno/pydantic_ai/*.py tests/vendor/pydantic_ai/{*,agents/*}.py
+    ours pydantic_ai
+}
+
 # LangGraph's suite of savers against a gateway.
 adapter_stores() {
     environment adapters pytest langgraph-checkpoint-conformance==0.0.2
@@ -90,7 +97,7 @@ adapter_stores() {
     "$python" -m pytest -p no:cacheprovider "$package/tests/adapters"
 }
 
-frameworks=(claude openai stores)
+frameworks=(claude openai pydantic_ai stores)
 (($# > 0)) || set -- "${frameworks[@]}"
 failed=()
 for framework in "$@"; do
