@@ -1,0 +1,263 @@
+"""`guard`: the tools of a graph, each of whose calls takes effect once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import InjectedToolArg
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import GraphBubbleUp
+
+from dalsegno import _json
+from dalsegno._errors import CallFailed, Error, KeyRefused
+from dalsegno._ordinals import Slot
+from dalsegno._run import Run
+from dalsegno._tools import NOT_DONE, BoundCall, Policy, Tool
+from dalsegno.aio import AsyncRun
+from dalsegno.langgraph._io import Io
+from dalsegno.langgraph._threads import typed, untyped
+
+Key = Annotated[str, InjectedToolArg]
+"""The type of a tool's parameter `key: Key = ""`, which gets the call's key. The model does not see it."""
+
+VENDOR_ID = re.compile(r"[A-Za-z0-9_:-]{1,40}")
+
+
+class Unhandled(BaseException):
+    """Carries an error past LangGraph, which would otherwise hand it to the model as the answer of a tool.
+
+    `run_graph` raises `error` in its place. It is no `Exception`, so that no handler of tool errors catches it.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+        """What happened."""
+
+
+def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Callable[..., Any]) -> Guard:
+    """Makes the calls of tools calls of the run: `ToolNode([pay], wrap_tool_call=guard(run, pay="retrySameKey"))`.
+
+    In an asynchronous graph give the same guard as `awrap_tool_call` too.
+
+    policies: by the names of the tools: `retrySameKey`, `readOnly` or `ask`, as in `dalsegno.tool`; or a function, the
+        probe of a tool with the policy `probe`. A probe has the parameters of the tool, and perhaps `key`. It returns
+        what the tool would have returned if the call took effect, and raises `CallFailed` if it did not.
+
+    A call is stored under the id that the model has given it, and under the task of the graph, before the tool runs. A
+    later attempt gets its result back. If the outcome is unknown, the policy decides.
+
+    A tool with a parameter `key: Key = ""` gets the key of the call. A tool that refuses and has changed nothing raises
+    `CallFailed`: the model is told, and the failure is stored. Whatever else a tool raises leaves the outcome unknown, and
+    ends the graph (`Unhandled`), because a model that is told of an error tries again, as another call. A tool with the
+    policy `readOnly` may raise what it likes: there `handle_tool_errors` decides.
+
+    Errors: `ValueError` where a policy is `probe` without a function. While the graph runs, as `Unhandled`: `Error` for a
+    tool without a policy, `Uncertain`, `Diverged`, `KeyRefused`, `Refused`, and what a tool raises.
+    """
+    return Guard(run, policies)
+
+
+class Guard:
+    """A wrapper of tool calls for `ToolNode`, for asyncio too. `guard` makes it."""
+
+    def __init__(self, run: Run[Any] | AsyncRun[Any], policies: Mapping[str, Policy | Callable[..., Any]]) -> None:
+        self._io = Io(run)
+        self._serde = BaseCheckpointSaver().serde
+        self._tools = {name: _tool(name, policy) for name, policy in policies.items()}
+
+    def __call__(self, request: Any, execute: Callable[[Any], Any]) -> Any:
+        """Makes one call of a tool. It returns an awaitable if `execute` is an `async def`."""
+        if inspect.iscoroutinefunction(execute):
+            return self._acall(request, execute)
+        if request.tool is None:
+            return execute(request)  # the model has made up the tool: LangGraph tells it so
+        with self._bind(request) as bound:
+            try:
+                begun = self._io.call(bound.begin)
+            except Exception as error:
+                return self._not_begun(request, error)
+            if begun is not None:
+                call = _Running(request, begun.key, self._tools[request.tool_call["name"]].policy)
+                try:
+                    outcome, result = call.over(execute(call.request))
+                except BaseException as error:
+                    outcome, result = call.failed(error)
+                self._io.call(bound.end, begun, outcome, self._encode(outcome, result))
+                call.raise_if_refused()
+                return self._message(request, outcome, result)
+            return self._decode(request, bound.result)
+
+    async def _acall(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+        if request.tool is None:
+            return await execute(request)
+        with self._bind(request) as bound:
+            try:
+                begun = await self._io.acall(bound.begin)
+            except Exception as error:
+                return self._not_begun(request, error)
+            if begun is not None:
+                call = _Running(request, begun.key, self._tools[request.tool_call["name"]].policy)
+                try:
+                    outcome, result = call.over(await execute(call.request))
+                except BaseException as error:
+                    outcome, result = call.failed(error)
+                await self._io.acall(bound.end, begun, outcome, self._encode(outcome, result))
+                call.raise_if_refused()
+                return self._message(request, outcome, result)
+            return self._decode(request, bound.result)
+
+    def _bind(self, request: Any) -> BoundCall:
+        call = request.tool_call
+        tool = self._tools.get(call["name"])
+        if tool is None:
+            raise Unhandled(Error(f"the tool {call['name']!r} has no policy: name it in `guard`"))
+        return BoundCall(tool, self._io.run, Slot(_call_id(request)), _json.copy(call["args"]), {})
+
+    def _not_begun(self, request: Any, error: Exception) -> Any:
+        """A call that must not run. A refusal of the tool is stored, and the model is told again."""
+        if isinstance(error, CallFailed):
+            return self._message(request, "failed", error.result)
+        raise Unhandled(error) from error
+
+    def _message(self, request: Any, outcome: str, result: Any) -> Any:
+        """What the graph gets: the tool's own answer, or a message that it refused."""
+        if outcome == "completed":
+            return result
+        text = _text(result)
+        return self._tool_message(request, text if text.startswith("Error") else f"Error: {text}", "error")
+
+    def _encode(self, outcome: str, result: Any) -> Any:
+        """The answer of a tool as JSON that people can read, or serialized by LangGraph where that would lose something.
+
+        Why a tool refused is stored as it is.
+        """
+        if outcome != "completed":
+            return result
+        if isinstance(result, ToolMessage) and result.artifact is None and not result.additional_kwargs:
+            return {"toolMessage": {"content": result.content, "status": result.status}}
+        return {"langgraph": untyped(self._serde.dumps_typed(result))}
+
+    def _decode(self, request: Any, stored: Any) -> Any:
+        """A stored answer of a tool. What a probe or a person has found is the content of the tool's message."""
+        match stored:
+            case {"langgraph": value}:
+                return self._serde.loads_typed(typed(value))
+            case {"toolMessage": {"content": content, "status": status}}:
+                return self._tool_message(request, content, status)
+        return self._tool_message(request, _text(stored), "success")
+
+    def _tool_message(self, request: Any, content: Any, status: str) -> Any:
+        call = request.tool_call
+        return ToolMessage(content=content, name=call["name"], tool_call_id=call["id"], status=status)
+
+
+class _Running:
+    """One run of a tool: the request for it, and how it ended."""
+
+    def __init__(self, request: Any, key: str, policy: Policy) -> None:
+        self._policy = policy
+        self._refused_key: KeyRefused | None = None
+        self._interrupt: GraphBubbleUp | None = None
+        self._ran = False
+        # LangGraph removes what a call says about hidden parameters, so the key is added when the tool runs.
+        self._hidden = {"key": key} if "key" in _hidden_parameters(request.tool) else {}
+        self.request = request.override(tool=self._strict(request.tool))
+
+    def over(self, result: Any) -> tuple[str, Any]:
+        """The outcome and the result where LangGraph has returned. Arguments that do not fit are a refusal."""
+        if not self._ran and isinstance(result, ToolMessage) and result.status == "error":
+            return "failed", result.content
+        return "completed", result
+
+    def failed(self, error: BaseException) -> tuple[str, Any]:
+        """The outcome and the result where LangGraph has raised. Errors: `error`, where the outcome is unknown."""
+        cause = error.error if isinstance(error, Unhandled) else error
+        if isinstance(cause, CallFailed):
+            return cause.outcome, "the tool has refused" if cause.result is None else cause.result
+        if isinstance(cause, KeyRefused):
+            self._refused_key = cause
+            return cause.outcome, cause.result
+        if isinstance(cause, GraphBubbleUp) and self._policy in ("probe", "ask"):
+            # An interrupt stops the tool, and LangGraph runs it again from its start: what came before has no effect.
+            self._interrupt = cause
+            return "failed", NOT_DONE
+        raise error
+
+    def raise_if_refused(self) -> None:
+        """Ends the graph if the tool refused the key, and interrupts it if the tool has."""
+        if self._refused_key is not None:
+            raise Unhandled(self._refused_key) from self._refused_key
+        if self._interrupt is not None:
+            raise self._interrupt
+
+    def _strict(self, tool: Any) -> Any:
+        """The tool, whose own errors pass LangGraph's handlers. Errors of its arguments still reach them."""
+        strict = tool.model_copy()
+        run, arun = tool._run, tool._arun
+
+        @functools.wraps(run)
+        def strict_run(*args: Any, **kwargs: Any) -> Any:
+            self._ran = True
+            try:
+                return run(*args, **{**kwargs, **self._hidden})
+            except Exception as error:
+                raise self._carried(error) from error
+
+        @functools.wraps(arun)
+        async def strict_arun(*args: Any, **kwargs: Any) -> Any:
+            self._ran = True
+            try:
+                return await arun(*args, **{**kwargs, **self._hidden})
+            except Exception as error:
+                raise self._carried(error) from error
+
+        # Attributes of the instance come before the methods of its class.
+        strict.__dict__.update(_run=strict_run, _arun=strict_arun)
+        return strict
+
+    def _carried(self, error: Exception) -> BaseException:
+        if isinstance(error, GraphBubbleUp) or (self._policy == "readOnly" and not isinstance(error, (CallFailed, KeyRefused))):
+            return error
+        return Unhandled(error)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _json.dumps(value)
+
+
+def _tool(name: str, policy: Policy | Callable[..., Any]) -> Tool[Any, Any]:
+    """The call's tool. LangGraph runs the function, so this one is never called; its probe is."""
+
+    def run_by_langgraph(**arguments: Any) -> None:
+        raise AssertionError("LangGraph runs the tool")
+
+    if callable(policy):
+        return Tool(run_by_langgraph, "probe", name, policy, None)
+    return Tool(run_by_langgraph, policy, name, None, None)
+
+
+def _call_id(request: Any) -> str:
+    """The id of a call, the same in each attempt: `lg.NAME.ID.PLACE`.
+
+    ID is the model's id of the call, and PLACE a digest of the task and that id: models give an id twice. The task's id is
+    a part of the checkpoint namespace. It is made from the checkpoint that the task began with.
+    """
+    call, config = request.tool_call, request.runtime.config
+    namespace = config.get("configurable", {}).get("checkpoint_ns", "")
+    place = hashlib.sha256(f"{namespace}\n{call['name']}\n{call['id']}".encode()).hexdigest()[:16]
+    id = str(call["id"])
+    return f"lg.{call['name'][:48]}.{id if VENDOR_ID.fullmatch(id) else 'call'}.{place}"
+
+
+def _hidden_parameters(tool: Any) -> set[str]:
+    """The parameters of a tool that the model does not see."""
+    if isinstance(tool.args_schema, dict):
+        return set()
+    return {*tool.get_input_schema().model_fields} - {*tool.tool_call_schema.model_fields}
