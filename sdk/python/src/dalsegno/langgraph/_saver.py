@@ -191,7 +191,6 @@ class RecordSaver(BaseCheckpointSaver):
         values = checkpoint["channel_values"]
         new = {name: self.serde.dumps_typed(values[name]) for name in new_versions if name in values}
         filled = session.threads.thread(part).filled[quoted(ns)]
-        versions = {**checkpoint["channel_versions"], **new_versions}
         stored = StoredCheckpoint(
             None if part == OWN_THREAD else str(config["configurable"]["thread_id"]),
             ns,
@@ -199,7 +198,7 @@ class RecordSaver(BaseCheckpointSaver):
             parent,
             self.serde.dumps_typed({name: it for name, it in checkpoint.items() if name != "channel_values"}),
             self.serde.dumps_typed(get_checkpoint_metadata(config, metadata)),
-            {name: it for name, it in versions.items() if name in new or (name, str(it)) in filled},
+            {name: it for name, it in checkpoint["channel_versions"].items() if name in new or (name, str(it)) in filled},
         )
         operations = session.threads.put(part, stored, new)
         if part == OWN_THREAD and not ns:

@@ -14,11 +14,11 @@ pytest.importorskip("langchain_openai")
 from dalsegno.testing.memory import CrashPoint
 from langgraph_support import Desk
 
-LETTERS = ("My order A-1 never came.", "The scope of A-2 is broken.")
-PAID = [{"order": "A-1", "cents": 1900}, {"order": "A-2", "cents": 48900}]
-ANSWERS = ["About A-1: refunded 1900 cents of A-1", "About A-2: refunded 48900 cents of A-2"]
-STEPS = list(range(-1, 17))
-MODEL_REQUESTS = 6
+LETTERS = ("The scope of A-2 is broken.",)
+PAID = [{"order": "A-2", "cents": 48900}]
+ANSWERS = ["About A-2: refunded 48900 cents of A-2"]
+STEPS = list(range(-1, 8))
+MODEL_REQUESTS = 3
 
 KINDS = ("attach", "records", "turns", "calls/*/claim", "calls/*/complete", "waits/*", "park", "finish")
 
@@ -57,7 +57,7 @@ def test_a_kill_at_a_request_repeats_no_effect_no_turn_and_one_question_at_most(
 
 
 def test_a_kill_in_a_tool_repeats_the_tool_with_its_key_and_asks_the_model_nothing() -> None:
-    with Desk(LETTERS[0]) as desk:
+    with Desk("My order A-1 never came.") as desk:
 
         def kill() -> None:
             desk.ledger.on_entry = lambda: None
@@ -67,6 +67,6 @@ def test_a_kill_in_a_tool_repeats_the_tool_with_its_key_and_asks_the_model_nothi
         (ended,) = desk.run()
         assert ended.exit_codes == [-signal.SIGKILL, 0]
         assert [*desk.ledger.attempts.values()] == [2], "the second attempt sent the same key again"
-        assert desk.ledger.notes == PAID[:1]
-        assert len(desk.model.requests) == 3
-        assert desk.steps == list(range(-1, 8))
+        assert desk.ledger.notes == [{"order": "A-1", "cents": 1900}]
+        assert len(desk.model.requests) == MODEL_REQUESTS
+        assert desk.steps == STEPS
