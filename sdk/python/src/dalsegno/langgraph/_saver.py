@@ -70,7 +70,7 @@ class RecordSaver(BaseCheckpointSaver):
     The records are read once for each thread. From then on this process alone writes them: if another attempt has taken
     over, the gateway refuses what this one writes, and the process ends.
 
-    A method of `BaseCheckpointSaver` has a second one for asyncio. Each waits until the gateway has answered.
+    Each method waits until the gateway has answered. Those for asyncio call the others in the thread of the requests.
 
     Errors: `Refused`, as `Run.commit` and `Space`: with `UNSETTLED_CALLS` while the outcome of an earlier attempt's call
     is unknown (`run_graph` asks the probes first), with `TOO_LARGE` for a value above the limits of the contract.
@@ -95,7 +95,7 @@ class RecordSaver(BaseCheckpointSaver):
 
     async def aget_tuple(self, config: Config) -> CheckpointTuple | None:
         """See `get_tuple`."""
-        return await self.session.io.acall(self._get_tuple, config)
+        return await self.session.io.acall(self.get_tuple, config)
 
     def put(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]) -> Config:
         """Stores a checkpoint, and commits it as a turn if it is of the run's own thread. Returns its config."""
@@ -103,7 +103,7 @@ class RecordSaver(BaseCheckpointSaver):
 
     async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]) -> Config:
         """See `put`."""
-        return await self.session.io.acall(self._put, config, checkpoint, metadata, new_versions)
+        return await self.session.io.acall(self.put, config, checkpoint, metadata, new_versions)
 
     def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Stores what a task has written on a checkpoint: all of it or nothing."""
@@ -113,7 +113,7 @@ class RecordSaver(BaseCheckpointSaver):
         self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """See `put_writes`."""
-        await self.session.io.acall(self._put_writes, config, writes, task_id, task_path)
+        await self.session.io.acall(self.put_writes, config, writes, task_id, task_path)
 
     def delete_thread(self, thread_id: str) -> None:
         """Deletes a thread. After the run's own thread is deleted, the graph begins anew."""
@@ -121,7 +121,7 @@ class RecordSaver(BaseCheckpointSaver):
 
     async def adelete_thread(self, thread_id: str) -> None:
         """See `delete_thread`."""
-        await self.session.io.acall(self.session.threads.delete_thread, self._part(thread_id))
+        await self.session.io.acall(self.delete_thread, thread_id)
 
     def delete_for_runs(self, run_ids: Iterable[str]) -> None:
         """Deletes the checkpoints whose metadata has one of these `run_id`s, and their writes."""
@@ -129,7 +129,7 @@ class RecordSaver(BaseCheckpointSaver):
 
     async def adelete_for_runs(self, run_ids: Iterable[str]) -> None:
         """See `delete_for_runs`."""
-        await self.session.io.acall(self._delete_for_runs, set(run_ids))
+        await self.session.io.acall(self.delete_for_runs, run_ids)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all checkpoints of a thread, with their values and writes."""
@@ -137,7 +137,7 @@ class RecordSaver(BaseCheckpointSaver):
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """See `copy_thread`."""
-        await self.session.io.acall(self._copy_thread, source_thread_id, target_thread_id)
+        await self.session.io.acall(self.copy_thread, source_thread_id, target_thread_id)
 
     def prune(self, thread_ids: Iterable[str], *, strategy: str = "keep_latest") -> None:
         """Deletes old checkpoints of threads. A rewind of the run cannot go back behind it.
@@ -149,7 +149,7 @@ class RecordSaver(BaseCheckpointSaver):
 
     async def aprune(self, thread_ids: Iterable[str], *, strategy: str = "keep_latest") -> None:
         """See `prune`."""
-        await self.session.io.acall(self._prune, [*thread_ids], strategy)
+        await self.session.io.acall(lambda: self.prune(thread_ids, strategy=strategy))
 
     def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> dict[str, Any]:
         """For each `DeltaChannel`: what was written to it before the checkpoint, since the last stored value, and that."""
@@ -157,7 +157,7 @@ class RecordSaver(BaseCheckpointSaver):
 
     async def aget_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> dict[str, Any]:
         """See `get_delta_channel_history`."""
-        return await self.session.io.acall(self._delta_history, config, channels)
+        return await self.session.io.acall(lambda: self.get_delta_channel_history(config=config, channels=channels))
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """The version after this one. Versions of two branches differ, because each is the key of a value."""
