@@ -1,7 +1,7 @@
 # The commands that people type. CI runs `make test`. Anything longer than a line is a script in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo plugin test crash soak upgrade fleet parked fuzz tamper bench lint generate images cluster cluster-down
+.PHONY: help demo plugin test crash soak upgrade fleet messages parked fuzz tamper bench lint generate images cluster cluster-down
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,9 @@ upgrade: ## upgrade from the previous version and roll back while runs are activ
 
 fleet: ## let two hundred runs meet bad weather: no registry, a slow webhook, a full quota, a sidecar, a bad roll-out
 	@DALSEGNO_E2E_FLEET_RUNS=$${DALSEGNO_E2E_FLEET_RUNS:-200} hack/scenarios.sh chaos fleet
+
+messages: ## send 1,200 messages to a run while its worker is killed fifty times and a person rewinds it
+	@DALSEGNO_E2E_MESSAGE_DEATHS=$${DALSEGNO_E2E_MESSAGE_DEATHS:-50} hack/scenarios.sh scenarios messages_of_several
 
 parked: ## park a thousand runs until one second, and fifty on one rate limit, restart everything, and check that each goes on once
 	@hack/bench.sh ramp parked

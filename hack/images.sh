@@ -80,6 +80,7 @@ rm -rf "$app"
 install -D -m 644 -t "$app" deploy/examples/python-agent/agent.py
 install -m 644 deploy/examples/approval/agent.py "$app/purchase.py"
 install -D -m 644 -t "$app/dalsegno" sdk/python/src/dalsegno/{*.py,py.typed}
+install -D -m 644 -t "$app/dalsegno/aio" sdk/python/src/dalsegno/aio/*.py
 : >"$images/pushing"
 push dalsegno /dalsegno "$images/dalsegno"
 push dalsegno-example-rust /agent "$images/dalsegno-example-rust"

@@ -131,19 +131,20 @@ scripts() {
 
 python_syntax() {
     local file
-    for file in sdk/python/src/dalsegno/*.py deploy/examples/{python-agent,approval}/*.py; do
+    for file in $(find sdk/python/src -name '*.py') hack/*.py deploy/examples/{python-agent,approval}/*.py; do
         python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$file" || return 1
     done
 }
 
-# mypy, and pytest for its types, live in an environment of their own, outside of the clone.
+# mypy and pyright, and pytest for its types, live in an environment of their own, outside of the clone.
 python_types() {
     local venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/mypy
     python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
     [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
     # If these versions are installed already, no registry is asked.
-    "$venv/bin/pip" install --quiet --disable-pip-version-check mypy==2.4.1 pytest==9.2.0 || return 1
-    (cd sdk/python && "$venv/bin/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy")
+    "$venv/bin/pip" install --quiet --disable-pip-version-check mypy==2.4.1 pyright==1.1.414 pytest==9.2.0 || return 1
+    (cd sdk/python && "$venv/bin/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy" &&
+        "$venv/bin/pyright" --pythonpath "$venv/bin/python")
 }
 
 # The fuzz targets are a workspace of their own. Its Cargo.lock must contain the dependencies of the crates that it
@@ -157,7 +158,7 @@ check 'format of Rust' cargo fmt --all --check -- -l
 check 'format of Go' go_format
 check 'shell scripts' scripts
 check 'Python' python_syntax
-check 'mypy' python_types
+check 'mypy and pyright' python_types
 check 'one TLS provider' one_tls_provider
 check 'lock of the fuzz targets' lock_of_fuzz
 check 'go vet' go vet -C e2e/cluster ./...

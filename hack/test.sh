@@ -129,38 +129,36 @@ export -f timed
 # features and compile anew.
 run 'build the cluster' nothing 25 go run -C e2e/cluster . build || true
 run 'build' nothing 25 cargo build --locked --workspace --lib --bins --tests || true
-# The fuzz targets are a build of their own. It uses the processor time that the lint and the tests leave.
-background 'build the fuzz targets' 30 hack/fuzz.sh build
 run 'lint' nothing 15 hack/lint.sh || true
 run 'tests in Rust' cargo 28 bash -c "timed --exclude dalsegno-e2e --lib --bins --tests --" || true
 run 'examples in the documentation' cargo 5 cargo test --locked --workspace --doc || true
 harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p') || true
 run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
-run 'tests in Python' pytest 5 "${pytest[@]}" -p no:cacheprovider sdk/python || true
+run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider sdk/python || true
 run 'adapters' pytest 5 hack/adapters.sh || true
-finish 'build the fuzz targets' nothing || true
 
-# The end-to-end tests wait most of the time, so the fuzz targets run at the same time: 22 s each, four minutes for all.
-background 'fuzz' 14 hack/fuzz.sh 22
+# The end-to-end tests wait most of the time. So the fuzz targets, which are a build of their own, are built and run at the
+# same time, 22 s each. They use only the processor time that is left.
+background 'fuzz' 50 hack/fuzz.sh 22
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&
     run 'install' nothing 5 "$PROGRAMS/e2e-setup"; then
-    run 'scenarios' cargo 20 bash -c 'timed --test scenarios -- --test-threads=3' || true
-    # The chaos tests have limits of a few seconds. They start when the fuzz targets have ended.
-    finish 'fuzz' cargo || true
     export left_out=''
     if has_previous; then
-        run 'previous version' nothing 10 hack/previous.sh || true
+        # Only the last tests need it.
+        background 'previous version' 30 hack/previous.sh
     else
         left_out='--skip upgrade::'
         echo '-- left out: the test of an upgrade, since this clone does not have the previous version' | tee -a "$logs/summary"
     fi
-    run 'chaos' cargo 40 bash -c 'timed --test chaos -- --test-threads=1 $left_out' || true
+    run 'scenarios' cargo 20 bash -c 'timed --test scenarios -- --test-threads=3' || true
+    [[ -n $left_out ]] || finish 'previous version' nothing || true
+    run 'chaos' cargo 45 bash -c 'timed --test chaos -- --test-threads=1 $left_out' || true
 else
     echo 'the end-to-end tests could not run' | tee -a "$logs/summary"
-    finish 'fuzz' cargo || true
 fi
+finish 'fuzz' cargo || true
 take_down || failed=$((failed + 1))
 
 step 'The twenty slowest tests'

@@ -81,6 +81,25 @@ pub struct Around<'a> {
 
 /// The advice for a run.
 pub fn advise(run: &AgentRun, around: Around<'_>) -> Advice {
+    let mut advice = of_summary(run, around);
+    advice.commands.extend(accept_rewind(run, around));
+    advice
+}
+
+/// The command that names the calls for which the last rewind was refused.
+fn accept_rewind(run: &AgentRun, around: Around<'_>) -> Option<String> {
+    let rewind = run.status.as_ref()?.rewind.as_ref().filter(|it| !it.effects.is_empty())?;
+    // The agent chose the ids, and a person copies the command into a shell.
+    let is_harmless = |id: &&String| id.chars().all(|it| it.is_ascii_alphanumeric() || "-_.:".contains(it));
+    let named: String =
+        rewind.effects.iter().filter(is_harmless).map(|id| format!(" --accept-effect {id}")).collect();
+    let named = if named.is_empty() { " --accept-effect CALL".to_owned() } else { named };
+    let (name, options) = (run.name_any(), around.options);
+    Some(format!("kubectl dalsegno rewind {name}{options} --to {}{named}", rewind.to_turn?))
+}
+
+/// The advice for the state that a run is in.
+fn of_summary(run: &AgentRun, around: Around<'_>) -> Advice {
     let command = |verb: &str, rest: &str| {
         let rest = if rest.is_empty() { String::new() } else { format!(" {rest}") };
         format!("kubectl dalsegno {verb} {}{}{rest}", run.name_any(), around.options)

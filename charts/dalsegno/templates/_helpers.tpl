@@ -232,7 +232,7 @@ in operator/gateway/src/config.rs), and docs/guides/in-production.md explains th
 {{- $inspections := max 128 (include "dalsegno.atLeast" (dict "of" .memory "name" "inspectionReads" "least" 72)) }}
 {{- $states := mul 2 (add 80 $resumes $inspections) }}
 {{- $pages := mul 2 (include "dalsegno.atLeast" (dict "of" .memory "name" "pageReads" "least" 4)) }}
-{{- add 32 $connections $requests (include "dalsegno.atLeast" (dict "of" .memory "name" "responses" "least" 160)) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
+{{- add 56 $connections $requests (include "dalsegno.atLeast" (dict "of" .memory "name" "responses" "least" 160)) $states $pages (include "dalsegno.mebibytes" .memory.deltaBases) }}
 {{- end }}
 {{- end }}
 

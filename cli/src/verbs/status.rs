@@ -54,6 +54,9 @@ fn render(run: &AgentRun, advice: &Advice, output: &mut Output) {
         output.field("Limit", &format!("{} of {} {}", limit.used, limit.max, limit.limit.as_str()));
     }
     waits(status, output);
+    if let Some(rewound) = condition(run, ConditionType::Rewound) {
+        output.field("Rewind", split_remedy(&rewound.message, Reason::RewindRefused).0);
+    }
     output.field("Why", &why(run, status));
     output.field("Next", &advice.next);
     if !advice.act.is_empty() {
@@ -226,6 +229,22 @@ mod tests {
                 "summary": "Held", "reason": "EffectUnknown", "agent": "field-guide", "attempt": { "number": 2 },
                 "checkpoint": { "turn": 2, "eventPosition": 2 },
                 "conditions": [condition("Held", "EffectUnknown", &message)],
+            }),
+            &[]
+        ));
+    }
+
+    /// The agent chose the ids of the calls: one of them would be a command of its own.
+    #[test]
+    fn a_refused_rewind_shows_the_command_that_names_the_calls() {
+        let message =
+            format!("turn 2 is not restored: it undoes 3 calls. {}", Reason::RewindRefused.remediation());
+        insta::assert_snapshot!(shown(
+            json!({
+                "summary": "Suspended", "reason": "Suspended", "agent": "field-guide", "attempt": { "number": 2 },
+                "checkpoint": { "turn": 7, "eventPosition": 9 },
+                "rewind": { "observedGeneration": 1, "toTurn": 2, "effects": ["turn-3", "$(reboot)", "turn-4"] },
+                "conditions": [condition("Rewound", "RewindRefused", &message)],
             }),
             &[]
         ));

@@ -3,12 +3,15 @@
 
 use std::time::{Duration, Instant};
 
+use dalsegno_crds::{AgentRunStatus, ApprovalConditionType as Condition, ApprovalReason as Reason};
+use dalsegno_e2e::approval::{manifest, payment};
 use dalsegno_e2e::install::Version;
 use dalsegno_e2e::operator::{NAMESPACE, RELEASE};
+use dalsegno_e2e::plugin::expect_harmless;
 use dalsegno_e2e::postgres::{self, GATEWAY, Postgres};
 use dalsegno_e2e::process::{self, kubectl};
 use dalsegno_e2e::wait::{consistently, eventually, secs};
-use dalsegno_e2e::{Agent, Operator, Result, TestContext, objects};
+use dalsegno_e2e::{Agent, Operator, Result, Run, StatusExt as _, TestContext, objects};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{Api, DeleteParams};
@@ -96,6 +99,46 @@ async fn bind(ctx: &TestContext, user: &str, role: &str) -> Result {
     kubectl([&binding[..], &["--namespace", &ctx.namespace]].concat()).await.map(drop)
 }
 
+/// A person with nothing but a kubeconfig settles, approves, rewinds and forks by the plugin.
+async fn use_the_plugin(ctx: &TestContext, run: &Run<'_>) -> Result {
+    let plugin = ctx.plugin_without_account();
+    let unclear = json!([{ "attempt": 1, "turn": 2, "at": "afterClaim", "do": "exit:1" }]);
+    let agent = json!({ "turns": 3, "turnSeconds": 0.1, "callPolicy": "ask", "script": unclear });
+    ctx.start("held", &Agent::new(agent)).await?;
+    ctx.create_run(manifest(ctx, "asking", json!({}))).await?;
+    let asked = ctx.ask(ctx.run("asking"), "pay", payment(500)).await?;
+    for verb in ["turns", "calls", "state", "events"] {
+        expect_harmless(&plugin.run(&[verb, "run"]).await?)?;
+    }
+    asked.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
+    let shown = plugin.try_run(&["approve", "asking"]).await?;
+    assert!(shown.stdout.contains("\"cents\": 500"), "the proposal comes through the API server: {shown}");
+    plugin.run(&["approve", "asking", "--yes"]).await?;
+    asked.wait_for(Condition::Applied, Reason::Answered).await?;
+
+    plugin.run(&["wait", "held", "--for", "Held"]).await?;
+    let outcome = ["--outcome", "failed", "--reason", "the ledger does not have it"];
+    plugin.run(&[&["settle", "held", "turn-2"], &outcome[..]].concat()).await?;
+    plugin.run(&["wait", "held", "--for", "Succeeded"]).await?;
+
+    plugin.run(&["suspend", "run"]).await?;
+    plugin.run(&["wait", "run", "--for", "Suspended"]).await?;
+    let turn = run.status().await?.turn();
+    plugin.run(&["rewind", "run", "--to", "1", "--yes"]).await?;
+    let is_refused = |it: &AgentRunStatus| it.rewind.as_ref().is_some_and(|it| !it.effects.is_empty());
+    run.wait_until("to refuse the rewind", secs(30), is_refused).await?;
+    let told = plugin.run(&["status", "run"]).await?;
+    assert!(told.contains("turn-2") && told.contains("--accept-effect"), "{told}");
+    let calls: Vec<String> = (2..=turn).map(|turn| format!("turn-{turn}")).collect();
+    let accepted: Vec<&str> = calls.iter().flat_map(|it| ["--accept-effect", it]).collect();
+    plugin.run(&[&["rewind", "run", "--to", "1", "--yes"], &accepted[..]].concat()).await?;
+    run.wait_until("to be rewound", secs(30), |status| status.turn() == 1).await?;
+    plugin.run(&["fork", "run", "fork"]).await?;
+    plugin.run(&["wait", "fork", "--for", "turn=3"]).await?;
+    plugin.run(&["cancel", "fork", "--yes"]).await?;
+    plugin.run(&["resume", "run"]).await.map(drop)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn aggregated_people_need_nothing_but_a_kubeconfig_also_while_the_store_is_away() -> Result {
     let ctx = TestContext::new("aggregated").await?;
@@ -110,6 +153,12 @@ async fn aggregated_people_need_nothing_but_a_kubeconfig_also_while_the_store_is
         Ok(get("ada", &namespace, "run/state").await.is_ok().then_some(()))
     })
     .await?;
+    // A subresource named `log` is not cut at the API server's time-out of 60 s.
+    let since = Instant::now();
+    let following = tokio::spawn({
+        let namespace = namespace.clone();
+        async move { get("ada", &namespace, "run/log?follow=true").await }
+    });
     let reads = [
         "state",
         "checkpoint",
@@ -163,16 +212,11 @@ async fn aggregated_people_need_nothing_but_a_kubeconfig_also_while_the_store_is
         kubectl(["api-resources", "--api-group", "subresources.dalsegno.dev", "--no-headers"]).await?;
     assert_eq!(resources.trim(), "");
 
-    // A subresource named `log` is not cut at the API server's time-out of 60 s. It ends with the run.
-    let since = Instant::now();
-    let following = async {
-        let (log, _) = tokio::join!(get("ada", &namespace, "run/log?follow=true"), async {
-            tokio::time::sleep(secs(70)).await;
-            run.cancel().await
-        });
-        log
-    };
-    let log = following.await?;
+    use_the_plugin(&ctx, &run).await?;
+    // The log ends with the run.
+    tokio::time::sleep(secs(70).saturating_sub(since.elapsed())).await;
+    run.cancel().await?;
+    let log = following.await??;
     println!("the log was followed for {:?}", since.elapsed());
     // The agent has no events: a blank line each 15 s shows that the stream is alive.
     assert!(since.elapsed() >= secs(70) && log.lines().count() >= 4, "{:?}: {log:?}", since.elapsed());
@@ -221,7 +265,7 @@ async fn aggregated_gateways_that_are_away_hold_up_no_namespace_for_longer_than_
         Ok(())
     };
     let (for_ever, took) = tokio::join!(
-        consistently("no registration", secs(40), away),
+        consistently("no registration", secs(30), away),
         delete_a_namespace(&ctx.client, secs(30))
     );
     for_ever?;

@@ -12,13 +12,13 @@ use crate::healthy::Healthy;
 #[tokio::test(flavor = "multi_thread")]
 async fn outages_of_the_process_and_of_the_api_server_move_no_epoch_and_replace_no_pod() -> Result {
     let ctx = TestContext::new("outages").await?;
-    let healthy = Healthy::start(&ctx, 85).await?;
+    let healthy = Healthy::start(&ctx, 70).await?;
     freeze_process(&ctx).await?;
     healthy.expect_first_attempts().await.context("after the process was frozen")?;
     stop_api_server(&ctx, &healthy).await?;
     healthy.expect_first_attempts().await.context("after the API server was stopped")?;
     let scaled_down = ctx.operator.scale_down().await?;
-    tokio::time::sleep(secs(60)).await;
+    tokio::time::sleep(secs(30)).await;
     scaled_down.revert().await?;
     healthy.expect_first_attempts().await.context("after the process was stopped")?;
     healthy.expect_success().await?;

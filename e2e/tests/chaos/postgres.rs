@@ -47,7 +47,7 @@ async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_wa
 {
     let ctx = TestContext::new("store-outage").await?;
     let postgres = Postgres::install(&ctx.client, 1).await?;
-    let parked = Parked::start(&ctx, 70).await?;
+    let parked = Parked::start(&ctx, 60).await?;
     parked.expect_quiet_restart().await?;
     let healthy = Healthy::start(&ctx, 60).await?;
     let evicted = ctx.start("evicted", &Agent::new(json!({ "turns": 12, "turnSeconds": 0.3 }))).await?;
@@ -59,8 +59,8 @@ async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_wa
         status.reason_and_message(ConditionType::Ready).0 == Reason::StoreUnavailable.as_str()
     };
     evicted.wait_until("to report that the store is unavailable", secs(40), is_unknown).await?;
-    consistently("no second attempt", secs(40), async || ctx.audit.expect_pods(&evicted.name, [1])).await?;
-    tokio::time::sleep(secs(15)).await;
+    consistently("no second attempt", secs(25), async || ctx.audit.expect_pods(&evicted.name, [1])).await?;
+    tokio::time::sleep(secs(10)).await;
     stopped.undo().await?;
     let status = evicted.wait_for(Summary::Succeeded, secs(60)).await?;
     assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 1));
@@ -68,7 +68,7 @@ async fn outages_of_the_store_and_of_the_gateway_move_no_epoch_and_a_recovery_wa
     healthy.expect_first_attempts().await?;
 
     let scaled_down = Operator::named(&ctx.client, GATEWAY).scale_down().await?;
-    tokio::time::sleep(secs(60)).await;
+    tokio::time::sleep(secs(30)).await;
     scaled_down.revert().await?;
     healthy.expect_first_attempts().await?;
     healthy.expect_success().await?;
@@ -92,7 +92,7 @@ async fn no_worker_is_replaced_when_the_node_of_one_of_two_gateways_is_lost() ->
     let mut nodes: Vec<_> = pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
     nodes.sort_unstable();
     assert_eq!(nodes, [SAFE_NODE, FAULTY_NODE], "a gateway on each node");
-    let healthy = Healthy::start_on(&ctx, 90, [SAFE_NODE; 2]).await?;
+    let healthy = Healthy::start_on(&ctx, 80, [SAFE_NODE; 2]).await?;
 
     let link = ctx.cluster()?.cut_link(FAULTY_NODE).await?;
     tokio::time::sleep(secs(50)).await;

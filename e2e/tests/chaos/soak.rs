@@ -30,7 +30,7 @@ const SECONDS: &str = "DALSEGNO_E2E_SOAK_SECONDS";
 const SEED: &str = "DALSEGNO_SEED";
 
 /// The time of the faults without [`SECONDS`].
-const SLICE: Duration = secs(180);
+const SLICE: Duration = secs(75);
 
 /// Lanes. Each starts one run after the other. The runs of every third lane park on times now and then.
 const LANES: usize = 10;
@@ -42,7 +42,7 @@ const TURNS: i32 = 60;
 const RUN_LIMIT: Duration = secs(600);
 
 /// Limit for a fault to be applied. It may not be applicable at all, for example because its run has just ended.
-const FAULT_LIMIT: Duration = secs(90);
+const FAULT_LIMIT: Duration = secs(60);
 
 /// The API server is not stopped in the last part of the test. After an outage the controllers of Kubernetes take a while
 /// to watch again. A Deployment that is deleted and created meanwhile is only updated to them, and the pods of the

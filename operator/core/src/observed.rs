@@ -79,13 +79,6 @@ pub struct CaBundle {
     pub ids: String,
 }
 
-impl GatewayAddress {
-    /// Whether a worker that is started now could not verify the gateway.
-    pub fn lacks_ca(&self) -> bool {
-        self.ca.is_none() && self.url.starts_with("https://")
-    }
-}
-
 /// The store's answer.
 #[derive(Clone, Debug)]
 pub enum ObservedStore {

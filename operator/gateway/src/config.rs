@@ -154,8 +154,9 @@ impl Config {
     /// Reading a page takes this many times its bytes: as it is stored, and as it is returned.
     const PAGE_FACTOR: usize = 2;
 
-    /// Memory of a gateway without work: the program, its caches of small entries, and its connections to the store.
-    const BASE_BYTES: usize = 32 << 20;
+    /// Memory of a gateway without work: the program, its caches of small entries, its connections to the store, and 24 MiB
+    /// for the connections of the API server, which are counted apart.
+    const BASE_BYTES: usize = 56 << 20;
 
     /// Bytes of the states that the store reads at once to measure what follows from a boundary: one of the largest, and
     /// two of an eighth.

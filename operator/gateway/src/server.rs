@@ -29,7 +29,7 @@ use crate::limits::refused_connection::Refusals;
 use crate::limits::write_timeout::WriteTimeoutStream;
 use crate::metrics::RefusedConnection;
 use crate::routes::router;
-use crate::tls::{HandshakeError, PeerCertificates, Transport, tls_required};
+use crate::tls::{HandshakeError, PeerCertificates, Transport, legacy_closed};
 
 /// Bytes that hyper buffers of one connection in each direction.
 const CONNECTION_BUFFER: usize = 32 << 10;
@@ -171,7 +171,7 @@ impl Connection {
             async move {
                 let response: Response = match answer {
                     Some(answer) => answer.await?,
-                    None => tls_required().into_response(),
+                    None => legacy_closed().into_response(),
                 };
                 Ok::<_, Infallible>(hold_busy(response, busy))
             }

@@ -38,7 +38,7 @@ pub enum Transport {
     /// Plain HTTP.
     Plain,
     /// Plain HTTP for the workers that were started before the gateway had TLS. While the value is false, every request is
-    /// refused with the advice to use TLS.
+    /// refused with the advice to use TLS, and may be sent again.
     Legacy(watch::Receiver<bool>),
     /// TLS.
     Tls(Acceptor),
@@ -187,15 +187,17 @@ pub fn server_config_with(
     Ok(Arc::new(config))
 }
 
-/// The problem of a request that came without TLS.
-pub(crate) fn tls_required() -> ApiProblem {
-    ApiProblem::new(
-        Code::Invalid,
-        "the gateway speaks TLS: use https:// with the port of DALSEGNO_URL, and verify its certificate with the CA in \
-         DALSEGNO_CA_FILE; a worker that was started with an http:// URL must be started again",
-    )
+/// What a request without TLS is told.
+const TLS_REQUIRED: &str = "the gateway speaks TLS: use https:// with the port of DALSEGNO_URL, and verify its certificate with the CA in \
+     DALSEGNO_CA_FILE; a worker that was started with an http:// URL must be started again";
+
+/// The problem of a request to a closed [`Transport::Legacy`]. A worker sends it again: if the operator did not know of the
+/// worker, it opens the port as soon as it does.
+pub(crate) fn legacy_closed() -> ApiProblem {
+    ApiProblem::new(Code::Unavailable, TLS_REQUIRED)
 }
 
+/// The answer to plain HTTP at the port of TLS, which stays wrong.
 fn plain_answer() -> String {
-    refused_connection::response("400 Bad Request", &tls_required())
+    refused_connection::response("400 Bad Request", &ApiProblem::new(Code::Invalid, TLS_REQUIRED))
 }

@@ -49,6 +49,8 @@ pub mod kind {
     pub const DECISION_REFUSED: &str = "decisionRefused";
     /// A call used an approval.
     pub const APPROVAL_USED: &str = "approvalUsed";
+    /// A claim named an approval that does not allow its call.
+    pub const APPROVAL_REFUSED: &str = "approvalRefused";
     /// Open waits were withdrawn, because the run ended.
     pub const WAIT_WITHDRAWN: &str = "waitWithdrawn";
     /// The deadline of a wait passed.

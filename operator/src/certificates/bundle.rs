@@ -24,9 +24,9 @@ impl GatewayTrust {
         GatewayAddress { url: self.url.to_string(), ca: lock(&self.ca).clone() }
     }
 
-    /// Whether a worker that is started now could not verify the gateway.
-    pub fn lacks_ca(&self) -> bool {
-        self.address().lacks_ca()
+    /// Whether a worker needs the CA to verify the gateway.
+    pub fn has_tls(&self) -> bool {
+        self.url.starts_with("https://")
     }
 
     /// Workers that are started from now on get this bundle.

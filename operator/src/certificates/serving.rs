@@ -3,6 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dalsegno_gateway::CertificatePem;
 use dalsegno_gateway::tls::server_config;
@@ -20,6 +21,10 @@ use tokio_util::sync::CancellationToken;
 use super::SERVED;
 use super::issue::facts;
 use super::objects::{content, plain_open};
+
+/// For so long after its start a gateway serves workers without TLS, whatever the Secret says. A version without TLS may have
+/// started some since the Secret was written, and the operator may not have seen them yet.
+const OPEN_AT_START: Duration = Duration::from_secs(60);
 
 /// The certificate that the gateway serves. Clones share it.
 #[derive(Clone)]
@@ -68,13 +73,24 @@ impl Serving {
         let api: Api<Secret> = Api::default_namespaced(client);
         let only = watcher::Config::default().fields(&format!("metadata.name={SERVED}"));
         let mut secrets = pin!(watcher(api, only).default_backoff().applied_objects());
-        while let Some(Some(secret)) = stop.run_until_cancelled(secrets.next()).await {
-            match secret {
-                Ok(secret) => self.apply(&secret),
-                Err(error) => {
-                    tracing::warn!(%error, "the watch of the gateway's certificate was interrupted")
-                }
+        let mut start = pin!(tokio::time::sleep(OPEN_AT_START));
+        let (mut is_starting, mut is_noted_open) = (true, true);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = &mut start, if is_starting => is_starting = false,
+                secret = secrets.next() => match secret {
+                    None => return,
+                    Some(Ok(secret)) => {
+                        self.apply(&secret);
+                        is_noted_open = plain_open(&secret).unwrap_or(true);
+                    }
+                    Some(Err(error)) => {
+                        tracing::warn!(%error, "the watch of the gateway's certificate was interrupted")
+                    }
+                },
             }
+            self.set_plain_open(is_starting || is_noted_open);
         }
     }
 
@@ -101,7 +117,9 @@ impl Serving {
                 );
             }
         }
-        let is_open = plain_open(secret).unwrap_or(true);
+    }
+
+    fn set_plain_open(&self, is_open: bool) {
         if self.plain_open.send_if_modified(|it| std::mem::replace(it, is_open) != is_open) {
             tracing::info!(is_open, "whether workers without TLS are served has changed");
         }

@@ -54,7 +54,8 @@ impl WorkerRuntime for Context {
     }
 
     async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult> {
-        if self.gateway.lacks_ca() {
+        // The pod may have been decided on before the CA was known.
+        if self.gateway.has_tls() && pod["metadata"]["annotations"][names::ANNOTATION_CA].is_null() {
             return Err(Error::NoCa);
         }
         let uid = run.uid().unwrap_or_default();

@@ -36,6 +36,7 @@ mod record_pod;
 mod record_purge;
 mod record_scheduled;
 mod refuse_decision;
+mod refuse_use;
 mod request_cancel;
 mod request_rewind;
 mod reset_budget;
@@ -53,6 +54,7 @@ mod worker;
 use std::collections::BTreeMap;
 
 use dalsegno_protocol::{Boundary, Policy};
+use serde_json::Value;
 
 pub(crate) use acknowledge_cancel::AcknowledgeCancel;
 pub(crate) use announce::Announce;
@@ -76,6 +78,7 @@ pub(crate) use record_pod::RecordPod;
 pub(crate) use record_purge::{PurgeRecord, RecordPurge};
 pub(crate) use record_scheduled::RecordScheduled;
 pub(crate) use refuse_decision::RefuseDecision;
+pub(crate) use refuse_use::RefuseUse;
 pub(crate) use request_cancel::RequestCancel;
 pub(crate) use request_rewind::{RequestRewind, UndoQuery};
 pub(crate) use reset_budget::ResetBudget;
@@ -212,14 +215,21 @@ pub(crate) struct Rows {
 pub(crate) struct LastAudit {
     /// Its kind.
     pub kind: String,
+    /// Its detail, as JSON.
+    pub detail: String,
     /// Whether no anchor names it yet.
     pub has_moved: bool,
 }
 
 impl LastAudit {
-    /// Selects the columns `kind` and `has_moved`, in both databases. The parameter is the run.
-    pub const SQL: &'static str = "SELECT audit.kind, runs.has_moved FROM runs \
+    /// Selects the columns `kind`, `detail` and `has_moved`, in both databases. The parameter is the run.
+    pub const SQL: &'static str = "SELECT audit.kind, audit.detail, runs.has_moved FROM runs \
          JOIN audit ON audit.run = runs.id AND audit.seq = runs.audit_seq WHERE runs.id = $1";
+
+    /// Whether the row has this kind and this detail.
+    pub fn is(&self, kind: &str, detail: &Value) -> bool {
+        self.kind == kind && serde_json::from_str(&self.detail).is_ok_and(|stored: Value| stored == *detail)
+    }
 }
 
 impl Rows {

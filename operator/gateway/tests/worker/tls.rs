@@ -170,7 +170,7 @@ async fn workers_without_tls_are_served_at_the_old_port_until_it_is_closed() {
     assert!(beat(&ctx, &mut open).await.starts_with("HTTP/1.1 200"));
     server.is_open.send_replace(false);
     let answer = beat(&ctx, &mut open).await;
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"INVALID\""), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\"UNAVAILABLE\""), "{answer}");
     server.is_open.send_replace(true);
     assert!(beat(&ctx, &mut open).await.starts_with("HTTP/1.1 200"), "the same connection");
     server.end().await;

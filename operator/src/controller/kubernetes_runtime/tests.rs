@@ -1,9 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
+use dalsegno_core::CaBundle;
 use dalsegno_crds::{Cause, Summary};
 use serde_json::json;
 
 use super::*;
+use crate::certificates::bundle::GatewayTrust;
 use crate::controller::reconcile::reconcile;
 use crate::test_context::TestContext;
 
@@ -112,4 +114,20 @@ async fn an_existing_pod_without_the_nonce_of_the_attempt_is_a_strangers() {
             (other, _) => panic!("{nonce}: {other:?}"),
         }
     }
+}
+
+/// The CA may become known between the decision and the pod's creation.
+#[tokio::test]
+async fn no_pod_is_created_without_the_ca_of_the_gateway_even_if_it_is_known_by_now() {
+    let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
+    let TestContext { mut ctx, requests } = TestContext::new(store, Vec::new());
+    let gateway = GatewayTrust::new("https://gateway");
+    gateway.set(CaBundle { pem: "a certificate".into(), ids: "aa".into() });
+    Arc::get_mut(&mut ctx).unwrap().gateway = gateway;
+    let pod = |annotations: Value| json!({ "metadata": { "name": "nightly-1", "annotations": annotations } });
+    let refused = ctx.create_worker(&run("nightly"), pod(json!({})), "sha256:aa".into()).await;
+    assert!(matches!(refused, Err(Error::NoCa)), "{refused:?}");
+    assert!(requests.lock().unwrap().is_empty());
+    let with_ca = pod(json!({ names::ANNOTATION_CA: "a certificate" }));
+    ctx.create_worker(&run("nightly"), with_ca, "sha256:aa".into()).await.unwrap();
 }

@@ -8,9 +8,9 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Announce, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended,
-    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind,
-    ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend,
-    TimeOutWait, Transition as _,
+    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RefuseUse, RequestCancel,
+    RequestRewind, ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime,
+    Suspend, TimeOutWait, Transition as _,
 };
 use crate::{branch, fork, pages, snapshot_writer};
 use dalsegno_model::{
@@ -218,7 +218,11 @@ impl Worker for Postgres {
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
         let done = self.with_stored_key(claim.run, || self.do_claim(claim)).await;
-        done.map_err(|fault| fault.with_context("claiming a call"))
+        let claimed = done.map_err(|fault| fault.with_context("claiming a call"))?;
+        if let Some(refused) = RefuseUse::of(claim, &claimed) {
+            self.transition(claim.run, refused).await?;
+        }
+        Ok(claimed)
     }
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {

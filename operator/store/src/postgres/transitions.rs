@@ -181,7 +181,11 @@ async fn read_more(transaction: &mut Transaction<'_>, needs: Needs<'_>, rows: &m
         Needs::LastAudit => {
             let found = transaction.all(sqlx::query(LastAudit::SQL).bind(run)).await?;
             let last = |row: &PgRow| -> DbResult<_> {
-                Ok(LastAudit { kind: row.try_get("kind")?, has_moved: row.try_get("has_moved")? })
+                Ok(LastAudit {
+                    kind: row.try_get("kind")?,
+                    detail: row.try_get("detail")?,
+                    has_moved: row.try_get("has_moved")?,
+                })
             };
             rows.last_audit = found.first().map(last).transpose()?;
         }

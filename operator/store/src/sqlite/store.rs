@@ -12,8 +12,9 @@ use super::{
 use crate::fork;
 use crate::transitions::{
     AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RequestCancel, RequestRewind, ResetBudget,
-    Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait, held_object,
+    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RefuseUse, RequestCancel, RequestRewind,
+    ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
+    held_object,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
@@ -237,7 +238,11 @@ impl Worker for Sqlite {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<Claimed> {
-        self.claim_call(claim).await
+        let claimed = self.claim_call(claim).await?;
+        if let Some(refused) = RefuseUse::of(claim, &claimed) {
+            self.transition(claim.run, refused).await?;
+        }
+        Ok(claimed)
     }
 
     async fn complete(&self, complete: &Complete) -> Result<Completed> {

@@ -52,9 +52,9 @@ pub(super) async fn transact<T: Transition>(
                 query.fetch_optional(&mut *conn).await?.as_ref().map(MessageRef::read).transpose()?;
         }
         Needs::LastAudit => {
-            let last: Option<(String, bool)> =
+            let last: Option<(String, String, bool)> =
                 sqlx::query_as(LastAudit::SQL).bind(run).fetch_optional(&mut *conn).await?;
-            rows.last_audit = last.map(|(kind, has_moved)| LastAudit { kind, has_moved });
+            rows.last_audit = last.map(|(kind, detail, has_moved)| LastAudit { kind, detail, has_moved });
         }
         Needs::Waits(query) => waits::load(conn, query, &mut rows).await?,
     }

@@ -44,10 +44,10 @@ impl Transition for RecordPurge {
             return Ok(change.decide(PurgeRecord::Kept));
         }
         match last {
-            Some(LastAudit { kind, has_moved: true }) if kind == kind::PURGED => {
+            Some(LastAudit { kind, has_moved: true, .. }) if kind == kind::PURGED => {
                 Ok(change.decide(PurgeRecord::NotAnchored))
             }
-            Some(LastAudit { kind, has_moved: false }) if kind == kind::PURGED => {
+            Some(LastAudit { kind, has_moved: false, .. }) if kind == kind::PURGED => {
                 let seq = run.audit_seq;
                 Ok(change.decide(PurgeRecord::Anchored(seq)))
             }

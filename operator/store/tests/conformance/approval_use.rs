@@ -40,6 +40,13 @@ async fn used(cx: &TestContext, worker: &Worker) -> usize {
     cx.audit(worker.run).await.unwrap().iter().filter(|row| row.kind == "approvalUsed").count()
 }
 
+/// The details of the refused uses in the audit.
+async fn refused(cx: &TestContext, worker: &Worker) -> Vec<serde_json::Value> {
+    let audit = cx.audit(worker.run).await.unwrap();
+    let refused = audit.iter().filter(|row| row.kind == "approvalRefused");
+    refused.map(|row| serde_json::from_str(&row.detail).unwrap()).collect()
+}
+
 async fn an_approval_allows_the_first_call_that_claims_it_and_no_other(cx: &TestContext) {
     let worker = cx.worker().await;
     answered(cx, &worker, "pay", WaitOutcome::Approved).await;
@@ -48,8 +55,14 @@ async fn an_approval_allows_the_first_call_that_claims_it_and_no_other(cx: &Test
     for _ in 0..2 {
         assert!(matches!(cx.claim(&first).await.unwrap(), Claimed::Go(_)));
     }
-    let second = cx.claim(&allowed(&worker, "second", "pay")).await.unwrap();
-    assert!(matches!(second, Claimed::ApprovalSpent), "{second:?}");
+    for _ in 0..2 {
+        let second = cx.claim(&allowed(&worker, "second", "pay")).await.unwrap();
+        assert!(matches!(second, Claimed::ApprovalSpent), "{second:?}");
+    }
+    assert_eq!(
+        refused(cx, &worker).await,
+        [serde_json::json!({ "wait": "pay", "call": "second", "reason": "spent" })]
+    );
     assert!(!cx.call_ids(worker.run, CallFilter::All).await.contains(&"second".to_owned()));
     cx.complete(&worker.complete(&first)).await.unwrap();
     assert!(matches!(cx.claim(&allowed(&worker, "payment", "pay")).await.unwrap(), Claimed::Done(_)));
@@ -75,6 +88,8 @@ async fn what_is_not_approved_allows_no_call(cx: &TestContext) {
         );
     }
     assert!(cx.call_ids(worker.run, CallFilter::All).await.is_empty());
+    let names: Vec<_> = refused(cx, &worker).await.iter().map(|it| it["wait"].clone()).collect();
+    assert_eq!(names, ["open", "noon", "denied", "never asked"], "each is in the audit");
     // Without an approval in the claim, none is needed.
     assert!(matches!(cx.claim(&worker.claim("payment", POLICY)).await.unwrap(), Claimed::Go(_)));
 }

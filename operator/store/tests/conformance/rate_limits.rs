@@ -58,12 +58,12 @@ async fn runs_that_are_limited_at_the_same_moment_try_again_in_turn(cx: &TestCon
 
 async fn a_run_that_is_limited_again_is_the_first_to_try_again(cx: &TestContext) {
     let (probe, later) = (cx.worker().await, cx.worker().await);
-    let reset = Timestamp::from_second(in_ms(0).as_second()).unwrap();
+    let reset = Timestamp::from_millisecond(in_ms(500).as_millisecond()).unwrap();
     open(cx, &request(&probe, "limit", rate_limit(reset))).await;
     let waits = open(cx, &request(&later, "limit", rate_limit(reset))).await;
     assert_eq!(delay(waits.facts.wake_at, reset), 5);
     parked(cx, &later, &["limit"], ParkMode::All).await;
-    settle_after(cx, &probe, 1_100).await;
+    settle_after(cx, &probe, 1_600).await;
     let again = Timestamp::from_second(in_ms(60_000).as_second()).unwrap();
     let probed = open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
     assert_eq!(delay(probed.facts.wake_at, again), 0);

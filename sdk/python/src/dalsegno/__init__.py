@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, overload
 
 from dalsegno._attempt import Head
 from dalsegno._codec import S
@@ -74,15 +75,34 @@ __all__ = [
 ]
 
 
+@overload
 def attach(
-    state: type[S] = dict,  # type: ignore[assignment]
+    *,
+    heartbeat: bool = True,
+    sigterm: bool = True,
+    every: int = 1,
+    store_deadline: float | None = None,
+    on_resume: Callable[[Run[dict[str, Any]], dict[str, Answer]], object] | None = None,
+) -> Run[dict[str, Any]]: ...
+@overload
+def attach(
+    state: type[S],
     *,
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
     store_deadline: float | None = None,
     on_resume: Callable[[Run[S], dict[str, Answer]], object] | None = None,
-) -> Run[S]:
+) -> Run[S]: ...
+def attach(
+    state: type[Any] = dict,
+    *,
+    heartbeat: bool = True,
+    sigterm: bool = True,
+    every: int = 1,
+    store_deadline: float | None = None,
+    on_resume: Callable[[Run[Any], dict[str, Answer]], object] | None = None,
+) -> Run[Any]:
     """Attaches this process to its run, and returns the run as its last committed turn left it.
 
     It waits until the gateway lets this pod in. Then it adopts the calls of earlier attempts (`Run.adopt`). The run is a
@@ -103,7 +123,7 @@ def attach(
     Errors: `NotConfigured` where nothing has started this process as a worker; `Refused` if the gateway refuses for good;
     `TypeError` or `ValueError` where the committed state is not of the type; whatever `on_resume` raises.
     """
-    run: Run[S] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
+    run: Run[Any] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
     run._begin(heartbeat, every)
     run._judge_again(on_resume)
     return run

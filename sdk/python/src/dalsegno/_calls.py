@@ -45,7 +45,8 @@ class Begun:
     """A call that was claimed: its tool has to run, or it is over and has its `result`."""
 
     id: str
-    claim: _Claim
+    claim: _Claim | None
+    """`None` where a probe has found that the call of an earlier attempt took no effect."""
     must_run: bool
     key: str
     arguments: Any
@@ -95,6 +96,7 @@ class Calls:
 
     def end(self, begun: Begun, outcome: str, result: Any) -> None:
         """Records how the tool of a call ended."""
+        assert begun.claim is not None
         self._send_result(begun.id, begun.claim, outcome, result)
         self._claims.pop(begun.id, None)
 

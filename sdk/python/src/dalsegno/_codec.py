@@ -65,9 +65,9 @@ def decode(kind: Any, value: Any) -> Any:
     if hasattr(kind, "model_validate"):
         return kind_of.model_validate(value)
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints = typing.get_type_hints(kind)
+        kinds = typing.get_type_hints(kind)
         known = (field.name for field in dataclasses.fields(kind) if field.init and field.name in value)
-        return kind(**{name: decode(hints[name], value[name]) for name in known})
+        return kind(**{name: decode(kinds[name], value[name]) for name in known})
     if issubclass(kind, enum.Enum):
         return kind(value)
     return value
@@ -98,9 +98,14 @@ def _may_hold(kind: Any, value: Any) -> bool:
     return True
 
 
+def hints(function: Any) -> dict[str, Any]:
+    """The annotations of a function, `return` among them; none where they cannot be resolved."""
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
 def return_type(function: Any) -> Any:
     """The annotated result of a function; `None` where it has none, or one that cannot be resolved."""
-    try:
-        return typing.get_type_hints(function).get("return")
-    except (NameError, TypeError, AttributeError):
-        return None
+    return hints(function).get("return")

@@ -24,7 +24,7 @@ def leave(run: Run[Any]) -> None:
 
 
 def current() -> Run[Any]:
-    """The run that this process attached to last. Errors: `NotAttached`."""
-    if not _runs:
+    """The run that this process attached to last. Errors: `NotAttached`, also if this process has ended its attempt."""
+    if not _runs or _runs[-1]._lease.ended:
         raise NotAttached("a tool is called inside of `with dalsegno.attach() as run`")
     return _runs[-1]

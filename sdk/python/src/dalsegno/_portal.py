@@ -34,8 +34,13 @@ class Portal:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dalsegno")
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the function in the thread, and returns its result. It may be cancelled; the function goes on."""
-        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+        """Runs the function in the thread, and returns its result. It may be cancelled; the function runs all the same."""
+        future = asyncio.wrap_future(self.submit(function, *args, **kwargs))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(_ignore)
+            raise
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Queues the function."""
@@ -44,6 +49,12 @@ class Portal:
     def close(self) -> None:
         """Lets the thread end after what is queued."""
         self._executor.shutdown(wait=False)
+
+
+def _ignore(future: asyncio.Future[Any]) -> None:
+    """Takes the outcome of a request that nobody awaits any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 class LoopWatch:

@@ -13,7 +13,7 @@ from dalsegno import _current, _json, _records, _tools
 from dalsegno._attempt import TURNS_CHANNEL, Head, park_fields
 from dalsegno._calls import Function
 from dalsegno._codec import S
-from dalsegno._errors import AlreadyCommitted, Error, Parked
+from dalsegno._errors import AlreadyCommitted, CallFailed, Error, Parked
 from dalsegno._inbox import Message
 from dalsegno._json import encode_channels
 from dalsegno._ordinals import Ordinals, Slot
@@ -181,20 +181,22 @@ class Run(Waiting[S]):
         self._calls.adopt()
 
     def recover(self) -> list[dict[str, Any]]:
-        """Adopts, and asks the probes of tools about the unsettled calls of earlier attempts, before the agent goes on.
+        """Brings the unsettled calls of earlier attempts to their end, before the agent goes on.
 
-        A framework that writes records while a turn is open calls it first, because the gateway accepts no records
-        while the outcome of a `probe` call is unknown. A tool is found by its name in the id of the call.
+        It adopts, and then it makes each call of a tool that has a probe, with its stored arguments: if the probe finds
+        the effect, its result is stored; if not, the tool runs. A tool is found by its name in the id of the call. A
+        framework that writes records while a turn is open calls this first, because the gateway accepts no records while
+        the outcome of a `probe` call is unknown.
 
         Returns the calls that are still unsettled, apart from `readOnly` ones: a person settles those with the policy
-        `ask`, and code that knows the tool settles the others. Errors: whatever a probe raises, apart from `CallFailed`.
+        `ask`, and code that knows the tool settles the others. Errors: whatever a probe or a tool raises, apart from
+        `CallFailed`, which is stored.
         """
         self._calls.adopt()
-        for call in self._calls.inherited():
-            if call["policy"] == "probe" and call["state"] == "started":
-                _tools.probe_stored(self, call)
-        unsettled = {call["id"] for call in self.unsettled_calls if call["policy"] not in ("readOnly", "retrySameKey")}
-        return [call for call in self._calls.inherited() if call["id"] in unsettled]
+        for bound in _tools.stored_calls(self):
+            with suppress(CallFailed):
+                bound.make()
+        return self._unsettled()
 
     def accept(self, *ids: str) -> None:
         """Says that this attempt knows of calls that an earlier attempt made in the open turn, and does not make them.
@@ -237,6 +239,10 @@ class Run(Waiting[S]):
         self._attach(heartbeat)
         _current.enter(self)
 
+    def _unsettled(self) -> list[dict[str, Any]]:
+        unsettled = {call["id"] for call in self.unsettled_calls if call["policy"] not in ("readOnly", "retrySameKey")}
+        return [call for call in self._calls.inherited() if call["id"] in unsettled]
+
     def _judge_again(self, on_resume: Callable[[Any, dict[str, Answer]], object] | None) -> Any:
         """Calls `on_resume` if the run goes on from a checkpoint or from waits; returns what it returns."""
         if on_resume and (self.head or self.waits):
@@ -266,7 +272,6 @@ class Run(Waiting[S]):
         self._ordinals.clear()
         try:
             if good:
-                self._calls.require_repeated(self._open_turn)
                 self._keep(_json.dumps(self.state), draft)
         except BaseException:
             self._restore()
@@ -277,6 +282,7 @@ class Run(Waiting[S]):
     def _keep(self, text: str, draft: Draft) -> None:
         pending = self._pending.merged(draft)
         if self._held + 1 >= self._every or draft.finish or len(pending.events) > MAX_HELD_EVENTS:
+            self._calls.require_repeated(self._open_turn)
             self._send_draft(self.next_turn, text, pending)
         else:
             self._pending, self._saved = pending, text

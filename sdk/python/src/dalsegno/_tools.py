@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
@@ -27,9 +28,6 @@ Policy = Literal["retrySameKey", "readOnly", "probe", "ask"]
 
 NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}")
 
-NOT_DONE = {"dalsegno": "notDone"}
-"""The stored result of a call of which its probe has found that nothing took effect. The next call is another one."""
-
 _tools: dict[str, Tool[Any, Any]] = {}
 
 
@@ -44,9 +42,9 @@ def tool(
         `probe`: the `probe` function finds out.
         `ask`: the run is held until a person has found out.
     name: the tool's name, of `A-Z a-z 0-9 . _ : -` and at most 64 characters; by default the function's.
-    probe: for the policy `probe`: a function with the same parameters. It returns the result if the call took effect,
-        and raises `CallFailed` if it did not: then the function runs again, as another call with another key. Whatever
-        else it raises passes through, and the outcome stays unknown.
+    probe: for the policy `probe`: a function that takes these parameters, or some of them, by name. It returns the
+        result if the call took effect, and raises `CallFailed` if it did not: then the function runs again, with the
+        same key. Whatever else it raises passes through, and the outcome stays unknown.
     id: a function with the same parameters but `key`, which returns the call's id. By default the id is
         `TURN.NAME.HASH.K`: HASH is of the arguments, and K counts the calls with these arguments in the turn, from 0. A
         call that is made again after an exception, while its outcome is unknown, is the same call.
@@ -91,7 +89,6 @@ class Tool(Generic[P, R]):
         self._id = id
         self._approval: str | None = None
         signature = inspect.signature(function)
-        self._has_key = "key" in signature.parameters
         visible = [it for it in signature.parameters.values() if it.name != "key"]
         self.__signature__ = signature.replace(parameters=visible)
         self.__annotations__ = {name: it for name, it in function.__annotations__.items() if name != "key"}
@@ -114,17 +111,8 @@ class Tool(Generic[P, R]):
 
             awaitable: Any = call_tool(run, self, args, kwargs)
             return awaitable  # type: ignore[no-any-return]
-        with self.bind(run, args, kwargs) as bound:
-            begun = bound.begin()
-            if begun is not None:
-                try:
-                    result = self.function(*args, **bound.keyed(begun))
-                except (CallFailed, KeyRefused) as refusal:
-                    bound.end(begun, refusal.outcome, refusal.result)
-                    raise
-                bound.end(begun, "completed", result)
-        decoded: R = bound.result
-        return decoded
+        result: R = self.bind(run, args, kwargs).make()
+        return result
 
     def bind(self, run: Run[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundCall:
         """One call of the tool, with its id. Errors: `TypeError` where the arguments do not fit, or are not JSON."""
@@ -136,7 +124,15 @@ class Tool(Generic[P, R]):
         else:
             digest = hashlib.sha256(_json.canonical(arguments).encode()).hexdigest()[:12]
             slot = run._slot(f"{self.name}.{digest}")
-        return BoundCall(self, run, slot, arguments, dict(kwargs))
+        id = run._anew(slot.id) if self.policy == "readOnly" else slot.id
+        return BoundCall(self, run, slot, id, given.arguments, arguments)
+
+    def rebind(self, run: Run[Any], call: Mapping[str, Any]) -> BoundCall:
+        """The call of an earlier attempt, with its stored arguments as the function is annotated."""
+        arguments: dict[str, Any] = call.get("arguments") or {}
+        hints = _codec.hints(self.function)
+        given = {name: _codec.decode(hints.get(name), value) for name, value in arguments.items()}
+        return BoundCall(self, run, Slot(call["id"]), call["id"], given, arguments)
 
 
 class BoundCall:
@@ -145,9 +141,12 @@ class BoundCall:
     At the end of `with bound` the call is over, or its id is free for the same call again.
     """
 
-    def __init__(self, tool: Tool[Any, Any], run: Run[Any], slot: Slot, arguments: Any, kwargs: dict[str, Any]) -> None:
-        self._tool, self._run, self._slot, self._arguments, self._kwargs = tool, run, slot, arguments, kwargs
-        self._id = run._anew(slot.id) if tool.policy == "readOnly" else slot.id
+    def __init__(
+        self, tool: Tool[Any, Any], run: Run[Any], slot: Slot, id: str, given: Mapping[str, Any], arguments: Any
+    ) -> None:
+        self._tool, self._run, self._slot, self._id = tool, run, slot, id
+        self._given, self._arguments = given, arguments
+        self._settles = False
         self._result: Any = None
 
     def __enter__(self) -> BoundCall:
@@ -164,59 +163,75 @@ class BoundCall:
         """The result, decoded as the function is annotated."""
         return _codec.decode(_codec.return_type(self._tool.function), self._result)
 
-    def keyed(self, begun: Begun) -> dict[str, Any]:
-        """The keyword arguments of the function, with the call's key if it wants it."""
-        return {**self._kwargs, "key": begun.key} if self._tool._has_key else self._kwargs
+    def make(self) -> Any:
+        """Makes the call, and returns the result."""
+        with self:
+            begun = self.begin()
+            if begun is not None:
+                try:
+                    result = self.run_function(begun)
+                    result = _run_coroutine(result) if inspect.iscoroutine(result) else result
+                except (CallFailed, KeyRefused) as refusal:
+                    self.end(begun, refusal.outcome, refusal.result)
+                    raise
+                self.end(begun, "completed", result)
+        return self.result
 
     def begin(self) -> Begun | None:
-        """Claims the call; `None` if it is over and `result` is there. It asks the probe of an uncertain call."""
-        for number in range(1, 1_000):
-            id = self._id if number == 1 else f"{self._id}.r{number}"
-            try:
-                begun = self._run._calls.begin(id, self._tool.policy, None, self._arguments, self._tool._approval)
-            except CallFailed as failed:
-                if failed.result == NOT_DONE:
-                    continue
+        """Claims the call; `None` if it is over and `result` is there. It asks the probe of an uncertain call.
+
+        If the probe finds that nothing took effect, the function runs now, with the same key, and the call is settled
+        as that ends. If the process dies in between, the next attempt asks the probe again.
+        """
+        try:
+            begun = self._run._calls.begin(self._id, self._tool.policy, None, self._arguments, self._tool._approval)
+        except Uncertain as uncertain:
+            if self._tool.probe is None or uncertain.call["state"] != "started":
                 raise
-            except Uncertain as uncertain:
-                if self._tool.probe is None or uncertain.call["state"] != "started":
-                    raise
-                done, self._result = _probe(self._run, self._tool, uncertain.call)
-                if done:
-                    return None
-                continue
-            self._result = begun.result
-            return begun if begun.must_run else None
-        raise AssertionError("a probe has found a thousand times that nothing took effect")
+            return self._ask_probe(self._tool.probe, uncertain.call)
+        self._result = begun.result
+        return begun if begun.must_run else None
+
+    def run_function(self, begun: Begun) -> Any:
+        """Runs the function; of an `async def` it is the coroutine."""
+        return _apply(self._tool.function, {**self._given, "key": begun.key})
 
     def end(self, begun: Begun, outcome: str, result: Any) -> None:
         """Records how the function ended."""
         self._result = _json.copy(result)
-        self._run._calls.end(begun, outcome, self._result)
+        if not self._settles:
+            self._run._calls.end(begun, outcome, self._result)
+        elif outcome != KeyRefused.outcome:  # a refused key leaves the call to the next probe
+            self._run.settle(self._id, outcome, "the probe found no effect, and the tool ran", self._result)
+
+    def _ask_probe(self, probe: Callable[..., Any], call: Mapping[str, Any]) -> Begun | None:
+        try:
+            found = _apply(probe, {**self._given, "key": call["key"]})
+            self._result = _json.copy(_run_coroutine(found) if inspect.iscoroutine(found) else found)
+        except CallFailed:
+            self._settles = True
+            return Begun(self._id, None, True, call["key"], self._arguments, None)
+        self._run.settle(self._id, "completed", "the probe found the effect", self._result)
+        return None
 
 
-def probe_stored(run: Run[Any], call: Mapping[str, Any]) -> None:
-    """Asks the probe of an unsettled call, if its tool is known: the second part of the call's id is the tool's name."""
-    for name, known in _tools.items():
-        if known.probe is not None and (call["id"].partition(".")[2].startswith(f"{name}.") or call.get("tool") == name):
-            _probe(run, known, call)
-            return
+def stored_calls(run: Run[Any]) -> list[BoundCall]:
+    """The unsettled calls of earlier attempts that have a probe: the second part of a call's id is the tool's name."""
+    return [
+        known.rebind(run, call)
+        for call in run._calls.inherited()
+        if call["policy"] == "probe" and call["state"] == "started"
+        for name, known in _tools.items()
+        if known.probe is not None and call["id"].partition(".")[2].startswith(f"{name}.")
+    ]
 
 
-def _probe(run: Run[Any], tool: Tool[Any, Any], call: Mapping[str, Any]) -> tuple[bool, Any]:
-    """Asks the probe, and settles the call. Returns whether it took effect, and its result."""
-    assert tool.probe is not None
-    arguments = dict(call.get("arguments") or {})
-    if "key" in inspect.signature(tool.probe).parameters:
-        arguments["key"] = call["key"]
-    try:
-        found = tool.probe(**arguments)
-        result = _json.copy(_run_coroutine(found) if inspect.iscoroutine(found) else found)
-    except CallFailed:
-        run.settle(call["id"], "failed", "the probe found that nothing took effect", NOT_DONE)
-        return False, None
-    run.settle(call["id"], "completed", "the probe found the effect", result)
-    return True, result
+def _apply(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Calls a function with arguments by name; `key` is left out if it is not a parameter."""
+    signature = inspect.signature(function)
+    given = OrderedDict((name, arguments[name]) for name in signature.parameters if name in arguments)
+    bound = inspect.BoundArguments(signature, given)
+    return function(*bound.args, **bound.kwargs)
 
 
 def _run_coroutine(coroutine: Any) -> Any:

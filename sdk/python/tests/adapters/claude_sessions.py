@@ -18,7 +18,7 @@ from records import append, delete, parts, path, put, read, write
 
 
 class RecordSessionStore(SessionStore):
-    def __init__(self, run: Run, name: str = "sessions") -> None:
+    def __init__(self, run: Run[Any], name: str = "sessions") -> None:
         self.run = run
         self.entries = f"{name}.entries"
         self.meta = f"{name}.meta"

@@ -32,7 +32,7 @@ CheckpointKey = tuple[str, str, str]  # thread, namespace, checkpoint
 
 
 class RecordSaver(BaseCheckpointSaver):
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run[Any]) -> None:
         super().__init__()
         self.run = run
 

@@ -6,36 +6,34 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dalsegno import Run
-
-Operation = dict[str, dict[str, Any]]
+from dalsegno import Operation, Run
 
 
-def write(run: Run, operations: Sequence[Operation]) -> None:
+def write(run: Run[Any], operations: Sequence[Operation]) -> None:
     """Applies operations in batches of 1,000; each batch is applied whole or not at all."""
     for at in range(0, len(operations), 1_000):
-        run.write_records(operations[at : at + 1_000])
+        run.write(*operations[at : at + 1_000])
 
 
-def read(run: Run, space: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def read(run: Run[Any], space: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every entry under keys with this prefix: (key, value), in order."""
-    return ((record["key"], record["value"]) for record in run.records(space, prefix))
+    return ((item.key, item.value) for item in run.space(space).items(prefix))
 
 
 def put(space: str, key: str, value: Any) -> Operation:
-    return {"put": {"space": space, "key": key, "value": value}}
+    return Operation.put(space, key, value)
 
 
 def put_if_absent(space: str, key: str, value: Any) -> Operation:
-    return {"putIfAbsent": {"space": space, "key": key, "value": value}}
+    return Operation.put_if_absent(space, key, value)
 
 
 def append(space: str, key: str, entry_id: str, value: Any) -> Operation:
-    return {"append": {"space": space, "key": key, "entryId": entry_id, "value": value}}
+    return Operation.append(space, key, entry_id, value)
 
 
 def delete(space: str, key: str) -> Operation:
-    return {"delete": {"space": space, "key": key}}
+    return Operation.delete(space, key)
 
 
 def path(*parts: object) -> str:

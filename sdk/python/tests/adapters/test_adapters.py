@@ -30,12 +30,12 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
 from claude_sessions import RecordSessionStore
-from dalsegno import Refused, Run
+from dalsegno import Operation, Refused, Run
 from dalsegno._wire import Refusal
 from langgraph_saver import RecordSaver
 
 
-class Worker(Run):
+class Worker(Run[Any]):
     """A worker that raises `Refused` where a refusal would end its process."""
 
     def _on_refusal(self, name: str, refusal: Refusal) -> None:
@@ -143,11 +143,9 @@ def test_a_session_store_is_refused_under_a_second_epoch(gateway: GatewayProcess
 
 def test_the_client_reads_what_it_wrote(gateway: GatewayProcess) -> None:
     run = gateway.attach()
-    logged = [{"append": {"space": "a b", "key": "ä+", "entryId": f"e{n}", "value": n}} for n in range(1_000)]
-    run.write_records(logged)
-    late = {"putIfAbsent": {"space": "a b", "key": "ä+", "value": "late"}}
-    run.write_records([late, {"delete": {"space": "a b", "key": "x"}}])
-    run.commit(1, state=1, records=[{"put": {"space": "a b", "key": "b", "value": {"of": "a turn"}}}])
-    assert [record["value"] for record in run.records("a b", "ä")] == list(range(1_000))
-    entry, *others = run.records("a b", "b")
-    assert (entry["key"], entry["value"], entry["turn"], others) == ("b", {"of": "a turn"}, 1, [])
+    run.write(*(Operation.append("a b", "ä+", f"e{n}", n) for n in range(1_000)))
+    run.write(Operation.put_if_absent("a b", "ä+", "late"), Operation.delete("a b", "x"))
+    run.commit(1, state=1, records=[Operation.put("a b", "b", {"of": "a turn"})])
+    assert [item.value for item in run.space("a b").items("ä")] == list(range(1_000))
+    entry, *others = run.space("a b").items("b")
+    assert (entry.key, entry.value, entry.turn, others) == ("b", {"of": "a turn"}, 1, [])

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any, overload
 
 from dalsegno._codec import S
 from dalsegno._portal import LoopWatch
@@ -33,20 +34,39 @@ from dalsegno.aio._turn import AsyncTurn
 __all__ = ["AsyncRun", "AsyncSpace", "AsyncTurn", "attach"]
 
 
+@overload
 async def attach(
-    state: type[S] = dict,  # type: ignore[assignment]
+    *,
+    heartbeat: bool = True,
+    sigterm: bool = True,
+    every: int = 1,
+    store_deadline: float | None = None,
+    on_resume: Callable[[AsyncRun[dict[str, Any]], dict[str, Answer]], object] | None = None,
+) -> AsyncRun[dict[str, Any]]: ...
+@overload
+async def attach(
+    state: type[S],
     *,
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
     store_deadline: float | None = None,
     on_resume: Callable[[AsyncRun[S], dict[str, Answer]], object] | None = None,
-) -> AsyncRun[S]:
+) -> AsyncRun[S]: ...
+async def attach(
+    state: type[Any] = dict,
+    *,
+    heartbeat: bool = True,
+    sigterm: bool = True,
+    every: int = 1,
+    store_deadline: float | None = None,
+    on_resume: Callable[[AsyncRun[Any], dict[str, Answer]], object] | None = None,
+) -> AsyncRun[Any]:
     """Attaches this process to its run: `async with await attach() as run`. See `dalsegno.attach`.
 
     on_resume: a function, or an `async def`.
     """
-    inner: Run[S] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
+    inner: Run[Any] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
     run = AsyncRun(inner)
     await run._portal.call(inner._begin, heartbeat, every)
     run._watch = LoopWatch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, NoReturn
@@ -14,9 +15,10 @@ from dalsegno._inbox import Message
 from dalsegno._portal import LoopWatch, Portal
 from dalsegno._records import Operation
 from dalsegno._run import Run
+from dalsegno._tools import stored_calls
 from dalsegno._waits import Answer, Approval, Wait
 from dalsegno.aio._space import AsyncSpace
-from dalsegno.aio._tools import value_of
+from dalsegno.aio._tools import make, value_of
 from dalsegno.aio._turn import AsyncTurn
 from dalsegno.aio._view import View
 
@@ -131,8 +133,12 @@ class AsyncRun(View[S]):
         await self._portal.call(self.sync.adopt)
 
     async def recover(self) -> list[dict[str, Any]]:
-        """See `Run.recover`. Probes run in the thread of the requests."""
-        return await self._portal.call(self.sync.recover)
+        """See `Run.recover`. Tools run on the loop, and probes in the thread of the requests."""
+        await self.adopt()
+        for bound in stored_calls(self.sync):
+            with suppress(CallFailed):
+                await make(self._portal, bound)
+        return self.sync._unsettled()
 
     async def write(self, *operations: Operation) -> None:
         """See `Run.write`."""

@@ -9,16 +9,20 @@ from typing import Any
 from dalsegno._errors import CallFailed, KeyRefused
 from dalsegno._portal import Portal
 from dalsegno._run import Run
-from dalsegno._tools import Tool
+from dalsegno._tools import BoundCall, Tool
 
 async def call_tool(run: Run[Any], tool: Tool[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Makes a call of a tool that is an `async def`."""
-    portal = run._portal or Portal()
-    with tool.bind(run, args, kwargs) as bound:
+    return await make(run._portal or Portal(), tool.bind(run, args, kwargs))
+
+
+async def make(portal: Portal, bound: BoundCall) -> Any:
+    """Makes a call of a tool, and returns the result. The function runs on the loop."""
+    with bound:
         begun = await portal.call(bound.begin)
         if begun is not None:
             try:
-                result = await value_of(tool.function(*args, **bound.keyed(begun)))
+                result = await value_of(bound.run_function(begun))
             except (CallFailed, KeyRefused) as refusal:
                 await portal.call(bound.end, begun, refusal.outcome, refusal.result)
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dalsegno import _codec
 from dalsegno._codec import S
@@ -53,14 +53,18 @@ class AsyncTurn(Generic[S]):
             await asyncio.wait([closing])
             raise
 
-    async def step(self, name: str, fn: Callable[P, Awaitable[R] | R], *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    async def step(self, name: str, fn: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def step(self, name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def step(self, name: str, fn: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
         """See `Turn.step`. `fn` is an `async def` or a function; a function blocks the loop while it runs."""
         step = await self._portal.call(self._run._begin_step, name)
         with step:
             result = step.begun.result
             if step.begun.must_run:
                 result = await self._portal.call(self._run._end_step, step, await value_of(fn(*args, **kwargs)))
-        return cast(R, _codec.decode(_codec.return_type(fn), result))
+        return _codec.decode(_codec.return_type(fn), result)
 
     async def plan(self) -> None:
         """See `Turn.plan`."""

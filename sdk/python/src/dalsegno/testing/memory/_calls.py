@@ -69,7 +69,7 @@ def complete(rows: Rows, id: str, body: Mapping[str, Any]) -> dict[str, Any]:
         raise invalid("the outcome of a call is `completed`, `failed` or `keyRefused`")
     result = strict(body.get("result"), "a result")
     call = _known(rows, id)
-    if call.claim != body["claimId"]:
+    if call.state == "started" and call.claim != body["claimId"]:
         raise Problem(409, "CONFLICT", f"another claim holds the call {_quoted(id)}")
     return {"result": _end(rows, call, body["outcome"], result)}
 

@@ -13,7 +13,7 @@ import pytest
 
 from scripted_gateway import HEAD, Answer, ScriptedGateway, attached, claimed, committed, ok
 
-PURCHASE = Path(__file__).parents[3] / "deploy" / "examples" / "approval" / "agent.py"
+PURCHASE = Path(__file__).parents[4] / "deploy" / "examples" / "approval" / "agent.py"
 ORDER = {"item": "nails", "cents": 500, "supplier": "Bird & Sons"}
 AT = "2026-11-26T12:00:00Z"
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-SOURCES = Path(__file__).parents[1] / "src"
+SOURCES = Path(__file__).parents[2] / "src"
 FLAGS = {"suspend": False, "cancel": False, "leaseSeconds": 15}
 HEAD = {"turn": 1, "boundary": "result", "position": 0, "contentHash": "sha256:00"}
 # Each agent runs in its own process, because most of what the client promises is how that process ends.

@@ -1,0 +1,179 @@
+"""Writes docs/reference/python.md from the docstrings of the Python package. A test fails while the page is stale.
+
+    PYTHONPATH=sdk/python/src python3 hack/python_reference.py > docs/reference/python.md
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import dalsegno
+from dalsegno import aio
+from dalsegno.testing import memory, models, plugin
+
+HEAD = """# The Python package
+
+This page has every public name of `dalsegno`, with its shapes, units and errors. It is made from the docstrings:
+`python3 hack/python_reference.py` writes it. The guide is [agents in Python](../guides/python.md).
+"""
+
+KINDS = (
+    ("Functions", lambda it: inspect.isfunction(it)),
+    ("Classes", lambda it: inspect.isclass(it) and not issubclass(it, BaseException)),
+    ("Exceptions", lambda it: inspect.isclass(it) and issubclass(it, BaseException)),
+)
+
+
+def main() -> None:
+    """Prints the page."""
+    print("\n".join([HEAD, *page()]).rstrip())
+
+
+def page() -> Iterator[str]:
+    yield from module(dalsegno, "dalsegno")
+    yield "## `dalsegno.aio`\n"
+    yield f"{text(aio).partition('```python')[0].strip()}\n"
+    yield "Each method is that of `Run`, `Turn` or `Space`. What sends a request is a coroutine.\n"
+    yield from module(memory, "dalsegno.testing.memory")
+    yield from module(models, "dalsegno.testing.models")
+    yield "## `dalsegno.testing.plugin`\n"
+    yield f"{text(plugin)}\n"
+
+
+def module(found: ModuleType, name: str) -> Iterator[str]:
+    """The public names of a module, by kind."""
+    yield f"## `{name}`\n"
+    public = {each: getattr(found, each) for each in found.__all__}
+    constants = [each for each, it in public.items() if not (inspect.isfunction(it) or inspect.isclass(it))]
+    for kind, is_kind in KINDS:
+        members = {each: it for each, it in public.items() if is_kind(it)}
+        if members:
+            yield f"### {kind} of `{name}`\n"
+        for each, it in members.items():
+            yield from (exception(each, it) if kind == "Exceptions" else entry(each, it))
+    if constants:
+        yield f"Constants and types: {', '.join(f'`{each}`' for each in constants)}.\n"
+
+
+def exception(name: str, kind: type) -> Iterator[str]:
+    base = kind.__bases__[0].__name__
+    yield f"**`{name}`** ({base.lstrip('_')}). {text(kind)}\n"
+
+
+def entry(name: str, it: Any) -> Iterator[str]:
+    """A function, or a class with its members."""
+    if inspect.isfunction(it):
+        yield f"#### `{name}{signature(it)}`\n"
+        yield f"{text(it)}\n"
+        return
+    yield f"#### `{name}`\n"
+    yield f"{text(it)}\n"
+    values = attributes(it)
+    if values:
+        yield "| value | meaning |"
+        yield "|---|---|"
+        yield from (f"| `{each}` | {one_line(doc)} |" for each, doc in values.items())
+        yield ""
+    for each, method in methods(it).items():
+        yield f"**`{each}{signature(method)}`**\n"
+        yield f"{text(method)}\n"
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """The values that a class documents: by a string below an annotation, or as a property."""
+    found: dict[str, str] = {}
+    for base in reversed([it for it in kind.__mro__ if it.__module__.startswith("dalsegno")]):
+        body = source(base)
+        constructor = [it for it in body.body if isinstance(it, ast.FunctionDef) and it.name == "__init__"]
+        for statements in (body.body, *(it.body for it in constructor)):
+            for statement, following in zip(statements, statements[1:]):
+                name = target(statement)
+                if name and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                    found[name] = inspect.cleandoc(str(following.value.value))
+        for name, it in vars(base).items():
+            if not name.startswith("_") and (isinstance(it, property) or hasattr(it, "attrname")):
+                found[name] = text(it)
+    return found
+
+
+def source(kind: type) -> ast.ClassDef:
+    """The definition of a class. Public classes name the package as their module, so that all of its files are searched."""
+    if kind.__module__ != "dalsegno":
+        found = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        assert isinstance(found, ast.ClassDef)
+        return found
+    for file in sorted(Path(dalsegno.__file__).parent.glob("*.py")):
+        for it in ast.parse(file.read_text()).body:
+            if isinstance(it, ast.ClassDef) and it.name == kind.__name__:
+                return it
+    raise LookupError(kind)
+
+
+def target(statement: ast.stmt) -> str:
+    """The public name that a statement declares, or an empty text."""
+    targets = [statement.target] if isinstance(statement, ast.AnnAssign) else statement.targets if isinstance(statement, ast.Assign) else []
+    names = [ast.unparse(it).removeprefix("self.") for it in targets]
+    return names[0] if len(names) == 1 and names[0].isidentifier() and not names[0].startswith("_") else ""
+
+
+def methods(kind: type) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for base in reversed([it for it in kind.__mro__ if it.__module__.startswith("dalsegno")]):
+        found |= {
+            name: inspect.unwrap(getattr(base, name))
+            for name, it in vars(base).items()
+            if not name.startswith("_") and (inspect.isfunction(it) or isinstance(it, (staticmethod, classmethod)))
+        }
+    return found
+
+
+def signature(function: Any) -> str:
+    """The parameters by name and default; types are in the source."""
+    shown = []
+    for it in inspect.signature(function).parameters.values():
+        if it.name in ("self", "cls"):
+            continue
+        if it.kind is it.KEYWORD_ONLY and "*" not in shown and not any(word.startswith("*") for word in shown):
+            shown.append("*")
+        stars = {it.VAR_POSITIONAL: "*", it.VAR_KEYWORD: "**"}.get(it.kind, "")
+        default = "" if it.default is it.empty else f"={it.default.__name__ if inspect.isclass(it.default) else repr(it.default)}"
+        shown.append(f"{stars}{it.name}{default}")
+    return f"({', '.join(shown)})"
+
+
+def text(it: Any) -> str:
+    """A docstring. What it says of each parameter becomes an item of a list."""
+    doc = inspect.getdoc(it) or ""
+    if "```" in doc:
+        return doc
+    names = [name for name in inspect.signature(it).parameters] if inspect.isfunction(it) else []
+    item = re.compile(rf"(?:{'|'.join(names)})(?:, \w+)*: ") if names else re.compile("(?!)")
+    paragraphs: list[str] = []
+    for line in doc.splitlines():
+        if item.match(line):
+            paragraphs.append(f"- {line}")
+        elif line.startswith("    ") and paragraphs and paragraphs[-1].startswith("- "):
+            paragraphs[-1] += f" {line.strip()}"
+        else:
+            paragraphs.append(line)
+    return "\n".join(wrap(line) if line.startswith("- ") else line for line in paragraphs)
+
+
+def wrap(line: str) -> str:
+    return textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def one_line(doc: str) -> str:
+    return " ".join(doc.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Kill -9 before and after every request of an agent: nothing happens twice, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import dev_program
+from dalsegno.testing.memory import CrashPoint, MemoryGateway
+from dalsegno.testing.plugin import CrashMatrix
+
+AGENTS = Path(__file__).with_name("agents")
+SOURCES = Path(__file__).parents[2] / "src"
+
+
+class Files:
+    """What an agent has done to the world outside of its run."""
+
+    def __init__(self, directory: Path, environment: pytest.MonkeyPatch) -> None:
+        self.ledger, self.model = directory / "ledger", directory / "model"
+        environment.setenv("LEDGER", str(self.ledger))
+        environment.setenv("MODEL", str(self.model))
+        self.clear()
+
+    def clear(self) -> None:
+        self.ledger.write_text("")
+        self.model.write_text("")
+
+    def entries(self, name: str) -> list[object]:
+        return [json.loads(line)[name] for line in self.ledger.read_text().splitlines()]
+
+    def times_asked(self) -> int:
+        return len(self.model.read_text().splitlines())
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    return Files(tmp_path, monkeypatch)
+
+
+def test_a_page_is_written_once_and_the_model_is_asked_at_most_once_more(crash_matrix: CrashMatrix, files: Files) -> None:
+    points = 0
+    for point, gateway, ended in crash_matrix([AGENTS / "pages.py"], input={"pages": 2}, before_each=files.clear):
+        points += 1
+        assert gateway.finish == {"outcome": "succeeded", "reason": "Completed", "output": {"pages": 2}}, (point, ended.output)
+        assert gateway.state == {"pages": ["entry-1", "entry-2"]}, point
+        assert files.entries("page") == [1, 2], point
+        assert files.times_asked() <= 2 + (point is not None), point
+        assert ended.exit_codes in ([0], [-9, 0], [-9]), (point, ended.output)
+    assert points == 1 + 2 * 12, "attach, two turns of five requests, finish"
+
+
+def orders(point: CrashPoint | None, files: Files) -> MemoryGateway:
+    """A whole life of the agent, with a person who approves and who sends a message first."""
+    files.clear()
+    gateway = MemoryGateway()
+    gateway.send("hurry")
+    for order in "order-1", "order-2":
+        ended = gateway.run([AGENTS / "orders.py"], crash=point)
+        assert ended.why == f"it waits for {order}", (point, ended)
+        point = point if point is not None and point.request >= len(gateway.requests) else None
+        gateway.approve(order)
+    ended = gateway.run([AGENTS / "orders.py"], crash=point)
+    assert ended.why == "it has ended", (point, ended, ended.output)
+    return gateway
+
+
+def test_an_approved_order_is_paid_once(files: Files) -> None:
+    whole = orders(None, files)
+    whole.close()
+    for number in range(0, len(whole.requests), 5):
+        for side in "before", "after":
+            point = CrashPoint(number, side)
+            with orders(point, files) as gateway:
+                assert files.entries("order") == ["order-1", "order-2"], point
+                assert gateway.state == {"receipts": ["receipt for order-1", "receipt for order-2"], "heard": ["hurry"]}, point
+                log = [entry["entryId"] for entry in gateway.rows.records["log", "log"]]
+                assert log == ["asked-1", "asked-2"], point
+                assert [message["taken"] for message in gateway.rows.messages] == [1], point
+
+
+def test_the_agent_of_the_guide_outlives_kills_under_dalsegno_dev(files: Files, tmp_path: Path) -> None:
+    program = dev_program()
+    (tmp_path / "input").write_text('{"pages": 3}')
+    pages = [program, "dev", "--input", "input", "--kill-every", "900ms", "--", sys.executable, str(AGENTS / "pages.py")]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "MODEL_SECONDS": "0.4"}
+    done = subprocess.run(pages, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "killed by --kill-every" in done.stderr, done.stderr
+    assert files.entries("page") == [1, 2, 3]
+
+
+def test_sigterm_in_a_turn_drops_it_and_the_next_attempt_replays_it(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_SECONDS", "0.5")
+    path = {"PYTHONPATH": str(SOURCES)}
+    with MemoryGateway({"pages": 2}) as gateway:
+        gateway.start_attempt()
+        agent = subprocess.Popen([sys.executable, str(AGENTS / "pages.py")], env={**os.environ, **path, **gateway.environment})
+        end = time.monotonic() + 20
+        while not files.times_asked():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(timeout=20) == 143
+        assert gateway.state == {"pages": ["entry-1"]}, "the turn that was open ends, and no other begins"
+        gateway.end_attempt()
+        assert gateway.run([AGENTS / "pages.py"]).exit_codes == [0]
+    assert files.entries("page") == [1, 2]

@@ -1,0 +1,213 @@
+"""The run for asyncio: the same methods, one thread for requests, and a watch over the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from typing import Any
+
+import pytest
+
+import dalsegno
+from dalsegno import CallFailed, Diverged, Run, Space, Turn, aio
+from dalsegno._portal import LoopWatch
+from dalsegno.aio._tools import call_tool
+from dalsegno.testing.memory import MemoryGateway
+from test_turn import Crash
+
+PAIRS = [(Run, aio.AsyncRun), (Turn, aio.AsyncTurn), (Space, aio.AsyncSpace)]
+# Constructors, and what only one of them can have.
+APART = {"attach", "sync"}
+
+
+def public(kind: type) -> dict[str, Any]:
+    return {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_") and name not in APART}
+
+
+def parameters(function: Any) -> list[tuple[str, Any, Any]]:
+    return [(it.name, it.kind, it.default) for it in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize(("plain", "asynchronous"), PAIRS)
+def test_the_signatures_are_the_same(plain: type, asynchronous: type) -> None:
+    methods = {name: it for name, it in public(plain).items() if inspect.isfunction(it)}
+    others = {name: it for name, it in public(asynchronous).items() if inspect.isfunction(it)}
+    assert methods.keys() == others.keys()
+    for name, method in methods.items():
+        assert parameters(method) == parameters(others[name]), name
+
+
+@pytest.mark.parametrize(("plain", "asynchronous"), PAIRS)
+def test_the_values_are_the_same(plain: type, asynchronous: type) -> None:
+    def values(kind: type) -> set[str]:
+        annotated = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})}
+        named = {name for name, it in public(kind).items() if not inspect.isfunction(it)}
+        return {name for name in annotated | named if not name.startswith("_")} - APART
+
+    assert values(plain) - {"name"} <= values(asynchronous)
+
+
+def test_attach_has_the_same_parameters() -> None:
+    assert parameters(dalsegno.attach) == parameters(aio.attach)
+
+
+@dalsegno.tool(policy="retrySameKey")
+async def pay(cents: int, *, key: str = "") -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return {"cents": cents, "key": key}
+
+
+async def attach(**options: Any) -> aio.AsyncRun[Any]:
+    return await aio.attach(heartbeat=False, sigterm=False, **options)
+
+
+def test_an_agent_runs_and_an_interrupted_turn_is_answered_from_the_store(dalsegno_gateway: MemoryGateway) -> None:
+    asked: list[int] = []
+
+    async def model(question: int) -> int:
+        asked.append(question)
+        return question
+
+    async def agent(crash: bool) -> None:
+        async with await attach() as run:
+            async with run.turn() as turn:
+                drafts = await asyncio.gather(*(turn.step(f"draft-{n}", model, n) for n in range(3)))
+                run.state["paid"] = await asyncio.gather(pay(5), pay(5), pay(6))
+                turn.spent(tokens_in=sum(drafts))
+                if crash:
+                    raise Crash
+            run.space("s")
+            await run.space("s").put("k", 1)
+            assert [item.value async for item in run.space("s").items()] == [1]
+            await run.finish(output=len(run.state["paid"]))
+
+    with pytest.raises(Crash):
+        asyncio.run(agent(crash=True))
+    before = len(dalsegno_gateway.calls)
+    dalsegno_gateway.start_attempt()
+    asyncio.run(agent(crash=False))
+    assert (len(dalsegno_gateway.calls), sorted(asked)) == (before, [0, 1, 2])
+    assert len({entry["key"] for entry in dalsegno_gateway.state["paid"]}) == 3
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 3} and dalsegno_gateway.finish
+
+
+def test_a_cancelled_request_is_sent_and_the_next_one_queues_behind_it(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach() as run:
+            writing = asyncio.ensure_future(run.space("s").put("k", "cancelled"))
+            await asyncio.sleep(0)
+            writing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await writing
+            await run.space("s").append("k", "e", "next")
+            assert [item.value async for item in run.space("s").items()] == ["cancelled", "next"]
+            await run.finish()
+
+    asyncio.run(agent())
+
+
+def test_a_cancel_during_a_commit_is_raised_after_it(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        run = await attach()
+
+        async def turn() -> None:
+            async with run.turn():
+                run.state["n"] = 1
+
+        task = asyncio.ensure_future(turn())
+        while not any(request == "turns/1" for request in dalsegno_gateway.requests):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (run.next_turn, run.state) == (2, {"n": 1})
+        await run.finish()
+
+    asyncio.run(agent())
+
+
+def test_what_ends_the_process_passes_through_the_loop(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach() as run:
+            await run.approval("buy", 1, title="Buy?")
+
+    with pytest.raises(dalsegno.Parked):
+        asyncio.run(agent())
+    assert dalsegno_gateway.open_waits == ["buy"]
+
+
+def test_a_call_takes_a_coroutine_or_a_function(dalsegno_gateway: MemoryGateway) -> None:
+    async def refuses(key: str, arguments: Any) -> None:
+        raise CallFailed("no")
+
+    async def agent() -> None:
+        async with await attach() as run:
+            assert await run.call("a", policy="ask", tool=lambda key, n: n, arguments=1) == 1
+            with pytest.raises(Diverged):
+                await run.call("a", policy="ask", tool=lambda key, n: n, arguments=2)
+            for _ in range(2):
+                with pytest.raises(CallFailed):
+                    await run.call("b", policy="ask", tool=refuses)
+            await run.finish()
+
+    asyncio.run(agent())
+
+
+def test_leaving_without_an_end_is_an_error(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach():
+            pass
+
+    with pytest.raises(dalsegno.Error, match="ended without"):
+        asyncio.run(agent())
+
+
+def test_several_loops_one_after_the_other_use_one_run(dalsegno_gateway: MemoryGateway) -> None:
+    run: aio.AsyncRun[Any] = asyncio.run(attach())
+    asyncio.run(run.space("s").put("k", 1))
+    asyncio.run(run.finish())
+    assert dalsegno_gateway.finish
+
+
+def test_on_resume_may_be_a_coroutine(dalsegno_gateway: MemoryGateway) -> None:
+    judged: list[Any] = []
+
+    async def judge(run: aio.AsyncRun[Any], answers: dict[str, dalsegno.Answer]) -> None:
+        judged.append((run.next_turn, [*answers]))
+
+    async def agent() -> None:
+        run = await attach(on_resume=judge)
+        await run.commit(1, state={})
+        run.sync._leave()
+
+    asyncio.run(agent())
+    dalsegno_gateway.start_attempt()
+
+    async def second() -> None:
+        run = await attach(on_resume=judge)
+        await run.finish()
+
+    asyncio.run(second())
+    assert judged == [(2, [])]
+
+
+def test_a_loop_that_stands_still_is_logged_with_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    async def blocks() -> None:
+        watch = LoopWatch(stall_seconds=0.2)
+        await asyncio.sleep(0.1)
+        time.sleep(0.6)
+        await asyncio.sleep(0.1)
+        watch.stop()
+
+    with caplog.at_level(logging.WARNING, "dalsegno"):
+        asyncio.run(blocks())
+    assert len(caplog.records) == 1, "once for each stall"
+    assert "the event loop has not run for" in caplog.text and "time.sleep(0.6)" in caplog.text
+
+
+def test_a_tool_of_a_synchronous_run_may_be_awaited(dalsegno_gateway: MemoryGateway) -> None:
+    with dalsegno.attach(heartbeat=False, sigterm=False) as run:
+        assert asyncio.run(call_tool(run, pay, (5,), {}))["cents"] == 5
+        run.finish()

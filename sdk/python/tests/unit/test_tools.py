@@ -1,0 +1,296 @@
+"""Tools: their ids, their policies, their probes, and what a framework sees of them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+import dalsegno
+from dalsegno import CallFailed, Diverged, KeyRefused, NotAttached, Refused, Uncertain, tool
+from dalsegno.testing.memory import MemoryGateway
+from test_turn import Crash, in_process
+
+
+class Bank:
+    """A ledger that a test looks at, and a crash after its effect."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self.crash = False
+
+    def pay(self, key: str) -> str:
+        if key not in self.entries:
+            self.entries.append(key)
+        if self.crash:
+            raise Crash
+        return f"receipt {self.entries.index(key)}"
+
+
+bank = Bank()
+
+
+@pytest.fixture(autouse=True)
+def fresh_bank() -> None:
+    bank.__init__()  # type: ignore[misc]
+
+
+@tool(policy="retrySameKey", name="pay")
+def pay(cents: int, to: str = "ann", *, key: str = "") -> str:
+    """Pays somebody."""
+    return bank.pay(key)
+
+
+def find(cents: int, *, key: str) -> str:
+    if key not in bank.entries:
+        raise CallFailed
+    return f"found {cents}"
+
+
+@tool(policy="probe", probe=find)
+def probed(cents: int, *, key: str = "") -> str:
+    return bank.pay(key)
+
+
+@tool(policy="ask")
+def asked(cents: int, *, key: str = "") -> str:
+    return bank.pay(key)
+
+
+def test_a_tool_looks_like_its_function_without_the_key() -> None:
+    assert str(inspect.signature(pay)) == "(cents: 'int', to: 'str' = 'ann') -> 'str'"
+    assert (vars(pay)["__name__"], pay.__doc__, pay.name, pay.policy) == ("pay", "Pays somebody.", "pay", "retrySameKey")
+    assert "key" not in pay.__annotations__
+
+
+def test_without_a_run_a_tool_says_so() -> None:
+    with pytest.raises(NotAttached, match="with dalsegno.attach"):
+        pay(5)
+
+
+@pytest.mark.parametrize(
+    "options", [{"policy": "probe"}, {"policy": "ask", "probe": find}, {"policy": "ask", "name": "a b"}, {"policy": "ask", "name": ""}]
+)
+def test_a_tool_that_makes_no_sense_is_an_error_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="^tool "):
+        tool(**options)(lambda: None)
+
+
+def test_the_id_is_of_the_turn_the_name_and_the_content(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn():
+            pay(5)
+            pay(cents=5, to="ann")  # the same payment once more
+            pay(6)
+        pay(7)
+        run.finish()
+    ids = [call.id for call in dalsegno_gateway.calls]
+    assert all(re.fullmatch(r"[12]\.pay\.[0-9a-f]{12}\.[01]", id) for id in ids)
+    assert ids[1] == ids[0][:-1] + "1" and len({*ids}) == 4 and ids[3].startswith("2.")
+    run_id = dalsegno_gateway.environment["DALSEGNO_URL"].rpartition("/")[2]
+    assert bank.entries == [f"{run_id}:{id}" for id in ids]
+    assert dalsegno_gateway.calls[0].arguments == {"cents": 5, "to": "ann"}
+
+
+def test_a_call_that_died_runs_again_under_its_key(dalsegno_gateway: MemoryGateway) -> None:
+    bank.crash = True
+    for _ in range(2):
+        with pytest.raises(Crash), in_process() as run, run.turn():
+            pay(5)
+        dalsegno_gateway.start_attempt()
+    bank.crash = False
+    with in_process() as run, run.turn() as turn:
+        assert pay(5) == "receipt 0"
+        turn.finish()
+    assert len(bank.entries) == 1
+
+
+def test_a_call_that_raised_keeps_its_key_when_it_is_made_again(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn():
+            bank.crash = True
+            with pytest.raises(Crash):
+                pay(5)
+            bank.crash = False
+            assert pay(5) == "receipt 0"
+            assert pay(5) == "receipt 1"
+        run.finish()
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+def test_a_probe_finds_out(dalsegno_gateway: MemoryGateway, took_effect: bool) -> None:
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        probed(5)
+    bank.crash = False
+    if not took_effect:
+        bank.entries.clear()
+    for attempt in range(2):
+        dalsegno_gateway.start_attempt()
+        with pytest.raises(Crash), in_process() as run, run.turn():
+            assert probed(5) == ("found 5" if took_effect else "receipt 0"), attempt
+            raise Crash
+    assert len(bank.entries) == 1
+    assert [call.state for call in dalsegno_gateway.calls] == ["completed"]
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
+    dalsegno_gateway: MemoryGateway, took_effect: bool
+) -> None:
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        probed(5)
+    bank.crash = False
+    if not took_effect:
+        bank.entries.clear()
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with pytest.raises(Refused) as refused:
+            run.space("s").put("k", 1)
+        assert refused.value.code == "UNSETTLED_CALLS"
+        assert run.recover() == []
+        run.space("s").put("k", 1)
+        with run.turn() as turn:
+            assert probed(5) == ("found 5" if took_effect else "receipt 0")
+            turn.finish()
+    assert len(bank.entries) == 1
+
+
+def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:
+    with pytest.raises(Crash), in_process() as run:
+        run.call("unknown", policy="probe", tool=lambda *_: raise_crash())
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert [call["id"] for call in run.recover()] == ["unknown"]
+        run.settle("unknown", "failed", "looked")
+        assert run.recover() == []
+        run.finish()
+
+
+def raise_crash() -> None:
+    raise Crash
+
+
+def test_attach_adopts_so_that_a_turn_and_records_are_accepted(dalsegno_gateway: MemoryGateway) -> None:
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run:
+        run.call("pay-1", policy="retrySameKey", arguments=[5], tool=lambda key, _: bank.pay(key))
+    dalsegno_gateway.start_attempt()
+    bank.crash = False
+    with in_process() as run:
+        run.space("s").put("k", 1)
+        run.commit(1, state={})
+        with pytest.raises(Diverged, match="'pay-1' is stored with other arguments"):
+            run.call("pay-1", policy="retrySameKey", arguments=[6], tool=lambda key, _: bank.pay(key))
+        with pytest.raises(Diverged):
+            run.call("pay-1", policy="readOnly", arguments=[5], tool=lambda key, _: bank.pay(key))
+        assert run.call("pay-1", policy="retrySameKey", arguments=[5], tool=lambda key, _: bank.pay(key)) == "receipt 0"
+        run.finish()
+    assert len(bank.entries) == 1
+
+
+def test_the_same_id_with_other_arguments_diverges_whether_it_is_over_or_not(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with pytest.raises(Crash):
+            run.call("a", policy="ask", arguments=1, tool=lambda *_: raise_crash())
+        with pytest.raises(Diverged):
+            run.call("a", policy="ask", arguments=2, tool=lambda *_: 1)
+        run.complete("a", "completed", 7)
+        assert run.call("b", policy="ask", arguments=1, tool=lambda *_: 1) == 1
+        with pytest.raises(Diverged):
+            run.call("b", policy="ask", arguments=2, tool=lambda *_: 1)
+        assert run.call("b", policy="ask", tool=lambda *_: 2) == 1, "without arguments it is the stored call"
+        run.finish()
+
+
+def test_an_ask_call_that_died_holds_the_run_until_a_person_has_looked(dalsegno_gateway: MemoryGateway) -> None:
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        asked(5)
+    dalsegno_gateway.end_attempt()
+    with pytest.raises(RuntimeError, match="held: the outcome of the call"):
+        dalsegno_gateway.start_attempt()
+    dalsegno_gateway.settle(dalsegno_gateway.calls[0].id, "completed", result="by hand")
+    dalsegno_gateway.start_attempt()
+    with in_process() as run, run.turn() as turn:
+        assert asked(5) == "by hand"
+        turn.finish()
+
+
+@pytest.mark.parametrize("refusal", [CallFailed, KeyRefused])
+def test_a_refusal_of_the_tool_is_stored_and_raised_again(dalsegno_gateway: MemoryGateway, refusal: Any) -> None:
+    runs: list[int] = []
+
+    @tool(policy="retrySameKey")
+    def refuses(n: int) -> None:
+        runs.append(n)
+        raise refusal({"status": n})
+
+    for _ in range(2):
+        with pytest.raises(refusal) as raised, in_process() as run, run.turn():
+            refuses(422)
+        assert raised.value.result == {"status": 422}
+        if refusal is KeyRefused:
+            dalsegno_gateway.end_attempt()
+            assert "held" in dalsegno_gateway.why_no_process
+            return
+        dalsegno_gateway.start_attempt()
+    assert runs == [422]
+
+
+def test_an_uncertain_call_in_the_same_process_is_not_made_again(dalsegno_gateway: MemoryGateway) -> None:
+    bank.crash = True
+    with in_process() as run:
+        with pytest.raises(Refused), run.turn():
+            with pytest.raises(Crash):
+                asked(5)
+            with pytest.raises(Uncertain):
+                asked(5)
+        run.complete(dalsegno_gateway.calls[0].id, "failed")
+        run.finish()
+    assert len(bank.entries) == 1
+
+
+def test_a_call_of_its_own_id_is_made_once_in_the_whole_run(dalsegno_gateway: MemoryGateway) -> None:
+    @tool(policy="retrySameKey", id=lambda order, cents: f"order-{order}")
+    def order(order: str, cents: int, *, key: str = "") -> str:
+        return bank.pay(key)
+
+    with in_process() as run:
+        for _ in range(2):
+            with run.turn():
+                assert order("a", 5) == "receipt 0"
+        with pytest.raises(Diverged), run.turn():
+            order("a", 6)
+        run.finish()
+
+
+def test_an_approval_allows_one_call(dalsegno_gateway: MemoryGateway) -> None:
+    with pytest.raises(dalsegno.Parked), in_process() as run:
+        run.approval("buy", {"cents": 5}, title="Buy?")
+    dalsegno_gateway.approve("buy", changes={"cents": 4})
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        answer = run.approval("buy", {"cents": 5}, title="Buy?")
+        assert (answer.granted, answer.by, answer.changes, answer.id) == (True, "ann", {"cents": 4}, "buy")
+        with run.turn():
+            assert pay.approved_by(answer)(4) == "receipt 0"
+            with pytest.raises(Refused) as refused:
+                pay.approved_by("buy")(5)
+            assert refused.value.code == "APPROVAL_SPENT"
+            pay(6)
+        run.finish()
+    assert len(bank.entries) == 2
+
+
+def test_a_tool_that_is_wrong_about_its_arguments_sends_nothing(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        before = len(dalsegno_gateway.requests)
+        for arguments in ([], [1, "a", 3], [{1}]):
+            with pytest.raises(TypeError):
+                pay(*arguments)
+        assert len(dalsegno_gateway.requests) == before
+        run.finish()

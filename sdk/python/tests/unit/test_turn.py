@@ -1,0 +1,201 @@
+"""Turns: what they commit, what they take back, and what an interrupted turn is answered from the store."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+import dalsegno
+from dalsegno import Diverged, Operation, Refused, Run, attach
+from dalsegno.testing.memory import MemoryGateway
+
+
+def in_process(**options: Any) -> Run[Any]:
+    """This process as the worker, without a signal handler and without heartbeats."""
+    return attach(heartbeat=False, sigterm=False, **options)
+
+
+@dalsegno.tool(policy="retrySameKey")
+def pay(cents: int, *, key: str = "") -> str:
+    return f"{cents} under {key}"
+
+
+class Crash(Exception):
+    """An agent that dies: what it has not committed is lost."""
+
+
+def test_a_turn_commits_the_state_and_all_that_it_was_given(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn() as turn:
+            run.state["n"] = 1
+            turn.event({"said": "a"})
+            turn.spent(tokens_in=5)
+            turn.spent(tokens_in=2, cost_micro_usd=9)
+            turn.record(Operation.put("s", "k", 1))
+        assert (turn.number, run.next_turn, run.head and run.head.turn) == (1, 2, 1)
+        run.finish(output=run.state)
+    assert (dalsegno_gateway.state, dalsegno_gateway.events) == ({"n": 1}, [{"said": "a"}])
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 7, "costMicroUSD": 9}
+    assert [*dalsegno_gateway.rows.records] == [("s", "k")]
+    assert dalsegno_gateway.finish == {"outcome": "succeeded", "reason": "Completed", "output": {"n": 1}}
+
+
+def test_a_turn_that_raises_commits_nothing_and_takes_the_state_back(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn():
+            run.state["kept"] = [1]
+        for number in range(2):
+            with pytest.raises(Crash), run.turn() as turn:
+                run.state["kept"].append(2)
+                turn.event("lost")
+                raise Crash
+            assert (run.state, run.next_turn, turn.number) == ({"kept": [1]}, 2, 2), number
+        run.finish()
+    assert (dalsegno_gateway.events, dalsegno_gateway.state) == ([], {"kept": [1]})
+
+
+def test_a_turn_whose_commit_is_refused_takes_the_state_back(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with pytest.raises(TypeError, match="a value of the type set cannot be written as JSON"), run.turn():
+            run.state["n"] = {1}
+        with pytest.raises(Refused) as refused, run.turn() as turn:
+            run.state["n"] = 1
+            turn.record(Operation.put("", "k", 1))
+        assert (refused.value.code, run.state, run.next_turn) == ("INVALID", {}, 1)
+        run.finish()
+
+
+def test_one_turn_is_open_at_a_time(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn(), pytest.raises(RuntimeError, match="a turn is open"), run.turn():
+            pass
+        run.finish()
+
+
+def test_an_interrupted_turn_asks_no_step_and_runs_no_tool_again(dalsegno_gateway: MemoryGateway) -> None:
+    asked: list[int] = []
+
+    def model(question: int) -> dict[str, Any]:
+        asked.append(question)
+        return {"answer": (question, 2)}
+
+    results: list[Any] = []
+    for attempt in 1, 2:
+        with pytest.raises(Crash), in_process() as run:
+            with run.turn() as turn:
+                results.append([turn.step("draft", model, n) for n in range(2)] + [pay(5), pay(5), pay(6)])
+                raise Crash
+        dalsegno_gateway.start_attempt()
+    assert results[0] == results[1] and asked == [0, 1]
+    assert results[0][0] == {"answer": [0, 2]}, "as JSON gives it back, the first time too"
+    ids = [call.id for call in dalsegno_gateway.calls]
+    assert ids[:2] == ["1.draft.0", "1.draft.1"] and len(set(ids)) == 5
+    assert [id.rpartition(".")[2] for id in ids[2:]] == ["0", "1", "0"], "the second payment of 5 is another one"
+    assert all(id.startswith("1.pay.") for id in ids[2:])
+
+
+@dataclasses.dataclass
+class Answer:
+    text: str
+    sources: list[str]
+
+
+def test_a_step_gives_back_the_type_that_its_function_returns(dalsegno_gateway: MemoryGateway) -> None:
+    def model() -> Answer:
+        return Answer("a", ["b"])
+
+    for _ in range(2):
+        with pytest.raises(Crash), in_process() as run, run.turn() as turn:
+            assert turn.step("draft", model) == Answer("a", ["b"])
+            raise Crash
+        dalsegno_gateway.start_attempt()
+
+
+def test_a_step_that_failed_is_the_same_step_when_it_is_asked_again(dalsegno_gateway: MemoryGateway) -> None:
+    tries: list[int] = []
+
+    def model() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise Crash
+        return "second"
+
+    with in_process() as run:
+        with run.turn() as turn:
+            with pytest.raises(Crash):
+                turn.step("draft", model)
+            assert turn.step("draft", model) == "second"
+        run.finish()
+    assert [(call.id, call.state) for call in dalsegno_gateway.calls] == [("1.draft.0", "completed")]
+
+
+def test_a_call_that_the_next_attempt_does_not_make_is_no_silent_loss(dalsegno_gateway: MemoryGateway) -> None:
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        pay(5)
+        raise Crash
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with pytest.raises(Diverged, match="an earlier attempt of this turn made the call '1.pay"), run.turn():
+            pay(6)
+        [paid] = run.completed_calls
+        with run.turn():
+            run.accept(paid["id"])
+        run.finish()
+    assert dalsegno_gateway.finish
+
+
+def test_a_plan_is_where_the_next_attempt_begins(dalsegno_gateway: MemoryGateway) -> None:
+    with pytest.raises(Crash), in_process() as run, run.turn() as turn:
+        run.state["plan"] = "pay"
+        turn.event("planned")
+        turn.plan()
+        assert turn.planned
+        run.state["plan"] = "lost"
+        raise Crash
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert (run.state, run.planned, run.next_turn) == ({"plan": "pay"}, True, 1)
+        with run.turn() as turn:
+            assert turn.planned
+            turn.event("done")
+            turn.finish("failed", reason="Stuck", message="no money", output=7)
+    assert dalsegno_gateway.events == ["planned", "done"]
+    assert dalsegno_gateway.finish == {"outcome": "failed", "reason": "Stuck", "message": "no money", "output": 7}
+
+
+def test_the_messages_of_a_turn_are_the_same_after_a_crash(dalsegno_gateway: MemoryGateway) -> None:
+    dalsegno_gateway.send("one")
+    with pytest.raises(Crash), in_process() as run, run.turn() as turn:
+        assert [message.value for message in turn.take_messages()] == ["one"]
+        raise Crash
+    dalsegno_gateway.send("two")
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        for expected in ["one"], ["two"], []:
+            with run.turn() as turn:
+                assert [message.value for message in turn.take_messages()] == expected
+        run.finish()
+    assert [message["taken"] for message in dalsegno_gateway.rows.messages] == [1, 2]
+
+
+def test_after_a_rewind_steps_are_asked_anew_and_effects_are_not(dalsegno_gateway: MemoryGateway) -> None:
+    answers = iter(["first", "second"])
+    with in_process() as run, run.turn() as turn:
+        first = turn.step("draft", lambda: next(answers)), pay(5)
+        turn.finish()
+    dalsegno_gateway.rows.finish = dalsegno_gateway.rows.finished_by = None
+    dalsegno_gateway.rewind(0)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run, run.turn() as turn:
+        second = turn.step("draft", lambda: next(answers)), pay(5)
+        turn.finish()
+    assert (first[0], second[0], first[1] == second[1]) == ("first", "second", True)
+
+
+def test_leaving_without_an_end_is_an_error(dalsegno_gateway: MemoryGateway) -> None:
+    with pytest.raises(dalsegno.Error, match="the agent ended without `run.finish`"), in_process() as run:
+        with run.turn():
+            run.state["n"] = 1
+    assert dalsegno_gateway.state == {"n": 1}
