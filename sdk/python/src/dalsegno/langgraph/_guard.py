@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import inspect
+import itertools
 import re
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
 
@@ -15,10 +18,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphBubbleUp
 
 from dalsegno import _json
-from dalsegno._errors import CallFailed, Error, KeyRefused
-from dalsegno._ordinals import Slot
+from dalsegno._calls import Begun
+from dalsegno._errors import CallFailed, Error, KeyRefused, Uncertain
 from dalsegno._run import Run
-from dalsegno._tools import NOT_DONE, BoundCall, Policy, Tool
+from dalsegno._tools import NAME, Policy
 from dalsegno.aio import AsyncRun
 from dalsegno.langgraph._io import Io
 from dalsegno.langgraph._threads import typed, untyped
@@ -26,7 +29,13 @@ from dalsegno.langgraph._threads import typed, untyped
 Key = Annotated[str, InjectedToolArg]
 """The type of a tool's parameter `key: Key = ""`, which gets the call's key. The model does not see it."""
 
-VENDOR_ID = re.compile(r"[A-Za-z0-9_:-]{1,40}")
+Probe = Callable[..., Any]
+"""Finds out whether a call took effect: see `guard`."""
+
+NOT_DONE = {"dalsegno": "notDone"}
+"""The stored result of a call that has certainly changed nothing. The next try is another call."""
+
+VENDOR_ID = re.compile(r"[A-Za-z0-9_:-]{1,32}")
 
 
 class Unhandled(BaseException):
@@ -41,14 +50,15 @@ class Unhandled(BaseException):
         """What happened."""
 
 
-def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Callable[..., Any]) -> Guard:
+def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Probe) -> Guard:
     """Makes the calls of tools calls of the run: `ToolNode([pay], wrap_tool_call=guard(run, pay="retrySameKey"))`.
 
     In an asynchronous graph give the same guard as `awrap_tool_call` too.
 
     policies: by the names of the tools: `retrySameKey`, `readOnly` or `ask`, as in `dalsegno.tool`; or a function, the
         probe of a tool with the policy `probe`. A probe has the parameters of the tool, and perhaps `key`. It returns
-        what the tool would have returned if the call took effect, and raises `CallFailed` if it did not.
+        what the tool would have returned if the call took effect, and raises `CallFailed` if it did not: then the tool
+        runs again, as another call with another key. `run_graph` asks the probes before the graph goes on.
 
     A call is stored under the id that the model has given it, and under the task of the graph, before the tool runs. A
     later attempt gets its result back. If the outcome is unknown, the policy decides.
@@ -58,7 +68,7 @@ def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Callable[..., A
     ends the graph (`Unhandled`), because a model that is told of an error tries again, as another call. A tool with the
     policy `readOnly` may raise what it likes: there `handle_tool_errors` decides.
 
-    Errors: `ValueError` where a policy is `probe` without a function. While the graph runs, as `Unhandled`: `Error` for a
+    Errors: `ValueError` where a policy is none of these, or a name is not that of a tool. While the graph runs, as `Unhandled`: `Error` for a
     tool without a policy, `Uncertain`, `Diverged`, `KeyRefused`, `Refused`, and what a tool raises.
     """
     return Guard(run, policies)
@@ -67,10 +77,16 @@ def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Callable[..., A
 class Guard:
     """A wrapper of tool calls for `ToolNode`, for asyncio too. `guard` makes it."""
 
-    def __init__(self, run: Run[Any] | AsyncRun[Any], policies: Mapping[str, Policy | Callable[..., Any]]) -> None:
+    def __init__(self, run: Run[Any] | AsyncRun[Any], policies: Mapping[str, Policy | Probe]) -> None:
+        for name, policy in policies.items():
+            if not NAME.fullmatch(name):
+                raise ValueError(f"guard: {name!r} is no name of a tool: 1 to 64 characters of A-Z a-z 0-9 . _ : -")
+            if not callable(policy) and policy not in ("retrySameKey", "readOnly", "ask"):
+                raise ValueError(f"guard: {name}={policy!r} is no policy; instead of `probe` give the probe itself")
         self._io = Io(run)
         self._serde = BaseCheckpointSaver().serde
-        self._tools = {name: _tool(name, policy) for name, policy in policies.items()}
+        self._policies = dict(policies)
+        _probes.setdefault(self._io.run, {}).update({name: it for name, it in policies.items() if callable(it)})
 
     def __call__(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         """Makes one call of a tool. It returns an awaitable if `execute` is an `async def`."""
@@ -78,47 +94,64 @@ class Guard:
             return self._acall(request, execute)
         if request.tool is None:
             return execute(request)  # the model has made up the tool: LangGraph tells it so
-        with self._bind(request) as bound:
-            try:
-                begun = self._io.call(bound.begin)
-            except Exception as error:
-                return self._not_begun(request, error)
-            if begun is not None:
-                call = _Running(request, begun.key, self._tools[request.tool_call["name"]].policy)
-                try:
-                    outcome, result = call.over(execute(call.request))
-                except BaseException as error:
-                    outcome, result = call.failed(error)
-                self._io.call(bound.end, begun, outcome, self._encode(outcome, result))
-                call.raise_if_refused()
-                return self._message(request, outcome, result)
-            return self._decode(request, bound.result)
+        policy = self._policy_of(request)
+        try:
+            begun = self._io.call(self._begin, request, policy)
+        except Exception as error:
+            return self._not_begun(request, error)
+        if not begun.must_run:
+            return self._decode(request, begun.result)
+        call = _Running(request, begun.key, policy)
+        try:
+            outcome, result = call.over(execute(call.request))
+        except BaseException as error:
+            outcome, result = call.failed(error)
+        self._io.call(self._io.run._calls.end, begun, outcome, self._encode(outcome, result))
+        call.raise_if_refused()
+        return self._message(request, outcome, result)
 
     async def _acall(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
         if request.tool is None:
             return await execute(request)
-        with self._bind(request) as bound:
-            try:
-                begun = await self._io.acall(bound.begin)
-            except Exception as error:
-                return self._not_begun(request, error)
-            if begun is not None:
-                call = _Running(request, begun.key, self._tools[request.tool_call["name"]].policy)
-                try:
-                    outcome, result = call.over(await execute(call.request))
-                except BaseException as error:
-                    outcome, result = call.failed(error)
-                await self._io.acall(bound.end, begun, outcome, self._encode(outcome, result))
-                call.raise_if_refused()
-                return self._message(request, outcome, result)
-            return self._decode(request, bound.result)
+        policy = self._policy_of(request)
+        try:
+            begun = await self._io.acall(self._begin, request, policy)
+        except Exception as error:
+            return self._not_begun(request, error)
+        if not begun.must_run:
+            return self._decode(request, begun.result)
+        call = _Running(request, begun.key, policy)
+        try:
+            outcome, result = call.over(await execute(call.request))
+        except BaseException as error:
+            outcome, result = call.failed(error)
+        await self._io.acall(self._io.run._calls.end, begun, outcome, self._encode(outcome, result))
+        call.raise_if_refused()
+        return self._message(request, outcome, result)
 
-    def _bind(self, request: Any) -> BoundCall:
-        call = request.tool_call
-        tool = self._tools.get(call["name"])
-        if tool is None:
-            raise Unhandled(Error(f"the tool {call['name']!r} has no policy: name it in `guard`"))
-        return BoundCall(tool, self._io.run, Slot(_call_id(request)), _json.copy(call["args"]), {})
+    def _policy_of(self, request: Any) -> str:
+        name = request.tool_call["name"]
+        if name not in self._policies:
+            raise Unhandled(Error(f"the tool {name!r} has no policy: name it in `guard`"))
+        policy = self._policies[name]
+        return "probe" if callable(policy) else policy
+
+    def _begin(self, request: Any, policy: str) -> Begun:
+        """Claims a call. A call that has certainly changed nothing is made again, as another one."""
+        run, call = self._io.run, request.tool_call
+        first = _call_id(request)
+        for number in itertools.count(1):
+            id = first if number == 1 else f"{first}.r{number}"
+            try:
+                return run._calls.begin(run._anew(id) if policy == "readOnly" else id, policy, None, call["args"], None)
+            except CallFailed as failed:
+                if failed.result != NOT_DONE:
+                    raise
+            except Uncertain as uncertain:
+                if policy != "probe" or uncertain.call["state"] != "started":
+                    raise
+                _ask_probe(run, _probes[run][call["name"]], uncertain.call)
+        raise AssertionError("the numbers have no end")
 
     def _not_begun(self, request: Any, error: Exception) -> Any:
         """A call that must not run. A refusal of the tool is stored, and the model is told again."""
@@ -161,7 +194,7 @@ class Guard:
 class _Running:
     """One run of a tool: the request for it, and how it ended."""
 
-    def __init__(self, request: Any, key: str, policy: Policy) -> None:
+    def __init__(self, request: Any, key: str, policy: str) -> None:
         self._policy = policy
         self._refused_key: KeyRefused | None = None
         self._interrupt: GraphBubbleUp | None = None
@@ -232,15 +265,36 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else _json.dumps(value)
 
 
-def _tool(name: str, policy: Policy | Callable[..., Any]) -> Tool[Any, Any]:
-    """The call's tool. LangGraph runs the function, so this one is never called; its probe is."""
+def recover(run: Run[Any]) -> list[dict[str, Any]]:
+    """Adopts the calls of earlier attempts and asks their probes, so that the gateway accepts what the graph stores.
 
-    def run_by_langgraph(**arguments: Any) -> None:
-        raise AssertionError("LangGraph runs the tool")
+    Returns the calls whose outcome is still unknown: see `Run.recover`. Errors: whatever a probe raises.
+    """
+    run.adopt()
+    for call in run._calls.inherited():
+        if (call["policy"], call["state"]) == ("probe", "started"):
+            for name, probe in _probes.get(run, {}).items():
+                if call["id"].startswith(f"lg.{name}."):
+                    _ask_probe(run, probe, call)
+    return run.recover()
 
-    if callable(policy):
-        return Tool(run_by_langgraph, "probe", name, policy, None)
-    return Tool(run_by_langgraph, policy, name, None, None)
+
+def _ask_probe(run: Run[Any], probe: Probe, call: Mapping[str, Any]) -> None:
+    """Finds out whether a call took effect, and settles it."""
+    arguments = dict(call.get("arguments") or {})
+    if "key" in inspect.signature(probe).parameters:
+        arguments["key"] = call["key"]
+    try:
+        found = probe(**arguments)
+        if inspect.iscoroutine(found):
+            found = asyncio.run(found)  # the thread of the requests has no event loop
+    except CallFailed:
+        run.settle(call["id"], "failed", "the probe found that nothing took effect", NOT_DONE)
+    else:
+        run.settle(call["id"], "completed", "the probe found the effect", _json.copy(found))
+
+
+_probes: weakref.WeakKeyDictionary[Run[Any], dict[str, Probe]] = weakref.WeakKeyDictionary()
 
 
 def _call_id(request: Any) -> str:
@@ -253,7 +307,7 @@ def _call_id(request: Any) -> str:
     namespace = config.get("configurable", {}).get("checkpoint_ns", "")
     place = hashlib.sha256(f"{namespace}\n{call['name']}\n{call['id']}".encode()).hexdigest()[:16]
     id = str(call["id"])
-    return f"lg.{call['name'][:48]}.{id if VENDOR_ID.fullmatch(id) else 'call'}.{place}"
+    return f"lg.{call['name']}.{id if VENDOR_ID.fullmatch(id) else 'call'}.{place}"
 
 
 def _hidden_parameters(tool: Any) -> set[str]:

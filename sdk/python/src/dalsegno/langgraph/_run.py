@@ -16,7 +16,7 @@ from dalsegno._errors import Error, Parked, Uncertain
 from dalsegno._run import Run
 from dalsegno._waits import Approval
 from dalsegno.aio import AsyncRun
-from dalsegno.langgraph._guard import Unhandled
+from dalsegno.langgraph._guard import Unhandled, recover
 from dalsegno.langgraph._saver import RecordSaver, Session
 
 Ask = Callable[[Interrupt], Mapping[str, Any]]
@@ -132,7 +132,7 @@ class _Loop:
     def next(self) -> _Step | None:
         """The next call; `None` if the graph has ended. It leaves the process if a person asks for that."""
         self._run.check()
-        left = self._run.recover()
+        left = recover(self._run)
         if left:
             raise Uncertain(left[0])
         self.session.control = RunControl()

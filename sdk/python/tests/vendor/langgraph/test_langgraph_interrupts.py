@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 import dalsegno
 from dalsegno.langgraph import RecordSaver, arun_graph, run_graph
 from dalsegno.testing.memory import MemoryGateway
-from in_process import Attempts, Crash
+from langgraph_attempts import Attempts, Crash
 
 
 class State(TypedDict):

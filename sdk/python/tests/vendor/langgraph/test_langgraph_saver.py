@@ -20,7 +20,7 @@ from dalsegno import Refused, Run
 from dalsegno.langgraph import RecordSaver, run_graph
 from dalsegno.langgraph._threads import MAX_INLINE_BYTES
 from dalsegno.testing.memory import MemoryGateway
-from in_process import Attempts, Crash, OldWorker
+from langgraph_attempts import Attempts, Crash, OldWorker
 
 CONFORMANCE_CASES = 81
 
@@ -185,7 +185,7 @@ def test_an_old_attempt_may_write_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_copy_with_an_allowlist_shares_everything_else(attempts: Attempts) -> None:
     with attempts.attempt() as run:
         saver = RecordSaver(run)
-        copy = saver.with_allowlist([("in_process", "Attempts")])
+        copy = saver.with_allowlist([("langgraph_attempts", "Attempts")])
         assert copy.session is saver.session
         put(copy, a=1)
         assert saver.get_tuple(at(saver)).checkpoint["channel_values"] == {"a": 1}
