@@ -1,4 +1,4 @@
-"""What both adapters in this directory need of a run's records, and how they make keys: for tests only."""
+"""What the adapter in this directory needs of a run's records, and how it makes keys: for tests only."""
 
 from __future__ import annotations
 
@@ -22,10 +22,6 @@ def read(run: Run[Any], space: str, prefix: str = "") -> Iterator[tuple[str, Any
 
 def put(space: str, key: str, value: Any) -> Operation:
     return Operation.put(space, key, value)
-
-
-def put_if_absent(space: str, key: str, value: Any) -> Operation:
-    return Operation.put_if_absent(space, key, value)
 
 
 def append(space: str, key: str, entry_id: str, value: Any) -> Operation:

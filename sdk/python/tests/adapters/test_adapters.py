@@ -1,8 +1,8 @@
-"""Two frameworks store their state in a run's records: their own suites against a real gateway on SQLite.
+"""A framework stores its state in a run's records: its own suite against a real gateway on SQLite.
 
 The client's own records are tested there too.
 
-`DALSEGNO_SERVE` names the gateway's example `serve`. These tests run only in an environment that has the frameworks'
+`DALSEGNO_SERVE` names the gateway's example `serve`. These tests run only in an environment that has the framework's
 packages.
 """
 
@@ -14,25 +14,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-pytest.importorskip("langgraph.checkpoint.conformance")
 pytest.importorskip("claude_agent_sdk.testing")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from claude_agent_sdk.testing import run_session_store_conformance
-from langgraph.checkpoint.base import empty_checkpoint
-from langgraph.checkpoint.conformance import checkpointer_test, validate
-from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
 
 from claude_sessions import RecordSessionStore
 from dalsegno import Operation, Refused, Run
 from dalsegno._wire import Refusal
-from langgraph_saver import RecordSaver
 
 
 class Worker(Run[Any]):
@@ -77,40 +72,6 @@ def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway
     gateway = GatewayProcess(tmp_path, monkeypatch)
     yield gateway
     gateway.close()
-
-
-def config(**more: str) -> dict[str, Any]:
-    return {"configurable": {"thread_id": "t", "checkpoint_ns": "", **more}}
-
-
-def test_a_langgraph_saver_conforms_in_all_capabilities(gateway: GatewayProcess) -> None:
-    run = gateway.attach()
-
-    @checkpointer_test(name="records")
-    async def saver() -> AsyncIterator[RecordSaver]:
-        yield RecordSaver(run)
-
-    report = asyncio.run(validate(saver))
-    failures = {name: result.failures for name, result in report.results.items() if not result.passed}
-    assert not failures, failures
-    assert set(report.results) == {capability.value for capability in ALL_CAPABILITIES}
-
-
-def test_a_langgraph_saver_is_refused_under_a_second_epoch(gateway: GatewayProcess) -> None:
-    saver = RecordSaver(gateway.attach())
-    checkpoint = empty_checkpoint()
-    stored = saver.put(config(), checkpoint, {}, {})
-    gateway.lose_pod()
-    second = RecordSaver(gateway.attach())
-    for write in (
-        lambda: saver.put(stored, empty_checkpoint(), {}, {}),
-        lambda: saver.put_writes(stored, [("channel", 1)], "task"),
-        lambda: saver.delete_thread("t"),
-    ):
-        with pytest.raises(Refused) as refused:
-            write()
-        assert refused.value.code == "FENCED"
-    assert second.get_tuple(config()).checkpoint["id"] == checkpoint["id"]
 
 
 def test_a_session_store_conforms(gateway: GatewayProcess) -> None:

@@ -68,8 +68,9 @@ def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Probe) -> Guard
     ends the graph (`Unhandled`), because a model that is told of an error tries again, as another call. A tool with the
     policy `readOnly` may raise what it likes: there `handle_tool_errors` decides.
 
-    Errors: `ValueError` where a policy is none of these, or a name is not that of a tool. While the graph runs, as `Unhandled`: `Error` for a
-    tool without a policy, `Uncertain`, `Diverged`, `KeyRefused`, `Refused`, and what a tool raises.
+    Errors: `ValueError` where a policy is none of these, or a name cannot be a tool's. While the graph runs, as
+    `Unhandled`: `Error` for a tool without a policy, `Uncertain`, `Diverged`, `KeyRefused`, `Refused`, and what a tool
+    raises.
     """
     return Guard(run, policies)
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
     BaseCheckpointSaver,
@@ -22,9 +23,6 @@ from dalsegno._run import Run
 from dalsegno.aio import AsyncRun
 from dalsegno.langgraph._io import Io
 from dalsegno.langgraph._threads import OWN_THREAD, StoredCheckpoint, StoredWrite, Threads, Typed, quoted
-
-Config = Mapping[str, Any]
-"""LangGraph's `RunnableConfig`."""
 
 
 class Session:
@@ -60,7 +58,7 @@ class Session:
             self.control.request_drain("the run has to leave this process")
 
 
-class RecordSaver(BaseCheckpointSaver):
+class RecordSaver(BaseCheckpointSaver[str]):
     """Stores the checkpoints of a graph in the records of a run: `graph = builder.compile(checkpointer=RecordSaver(run))`.
 
     A checkpoint of the run's own thread (`thread_id`, without a namespace) is a turn: it is committed with its records, or
@@ -89,28 +87,32 @@ class RecordSaver(BaseCheckpointSaver):
 
     # What LangGraph calls. `list` comes last, because its name hides the type.
 
-    def get_tuple(self, config: Config) -> CheckpointTuple | None:
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint with the id of the config, or the latest one of its thread and namespace; `None` without one."""
         return self.session.io.call(self._get_tuple, config)
 
-    async def aget_tuple(self, config: Config) -> CheckpointTuple | None:
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """See `get_tuple`."""
         return await self.session.io.acall(self.get_tuple, config)
 
-    def put(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]) -> Config:
+    def put(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
+    ) -> RunnableConfig:
         """Stores a checkpoint, and commits it as a turn if it is of the run's own thread. Returns its config."""
         return self.session.io.call(self._put, config, checkpoint, metadata, new_versions)
 
-    async def aput(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]) -> Config:
+    async def aput(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
+    ) -> RunnableConfig:
         """See `put`."""
         return await self.session.io.acall(self.put, config, checkpoint, metadata, new_versions)
 
-    def put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+    def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         """Stores what a task has written on a checkpoint: all of it or nothing."""
         self.session.io.call(self._put_writes, config, writes, task_id, task_path)
 
     async def aput_writes(
-        self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """See `put_writes`."""
         await self.session.io.acall(self.put_writes, config, writes, task_id, task_path)
@@ -151,11 +153,11 @@ class RecordSaver(BaseCheckpointSaver):
         """See `prune`."""
         await self.session.io.acall(lambda: self.prune(thread_ids, strategy=strategy))
 
-    def get_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> dict[str, Any]:
+    def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> dict[str, Any]:
         """For each `DeltaChannel`: what was written to it before the checkpoint, since the last stored value, and that."""
         return self.session.io.call(self._delta_history, config, channels)
 
-    async def aget_delta_channel_history(self, *, config: Config, channels: Sequence[str]) -> dict[str, Any]:
+    async def aget_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> dict[str, Any]:
         """See `get_delta_channel_history`."""
         return await self.session.io.acall(lambda: self.get_delta_channel_history(config=config, channels=channels))
 
@@ -164,12 +166,12 @@ class RecordSaver(BaseCheckpointSaver):
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}.{random.random():016}"
 
-    async def alist(self, config: Config | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
+    async def alist(self, config: RunnableConfig | None, **options: Any) -> AsyncIterator[CheckpointTuple]:
         """See `list`."""
         for part, stored in await self.session.io.acall(self._select, config, **options):
             yield await self.session.io.acall(self._tuple, part, stored)
 
-    def list(self, config: Config | None, **options: Any) -> Iterator[CheckpointTuple]:
+    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
         """Yields checkpoints, the latest first: of a thread, of a namespace of it, or of all threads without a config.
 
         options: `filter`, values of the metadata; `before`, the config of a checkpoint; `limit`, a number.
@@ -179,13 +181,13 @@ class RecordSaver(BaseCheckpointSaver):
 
     # What runs in the I/O thread.
 
-    def _get_tuple(self, config: Config) -> CheckpointTuple | None:
+    def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         part, ns, id = self._place(config)
         known = self.session.threads.thread(part).checkpoints.get(quoted(ns), {})
         stored = known.get(quoted(id)) if id else max(known.values(), key=lambda it: it.id, default=None)
-        return stored and self._tuple(part, stored)
+        return self._tuple(part, stored) if stored else None
 
-    def _put(self, config: Config, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]) -> Config:
+    def _put(self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]) -> RunnableConfig:
         session, run = self.session, self.session.io.run
         part, ns, parent = self._place(config)
         values = checkpoint["channel_values"]
@@ -210,7 +212,7 @@ class RecordSaver(BaseCheckpointSaver):
         session.drain_if_asked()
         return self._config(stored)
 
-    def _put_writes(self, config: Config, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
+    def _put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
         part, ns, id = self._place(config)
         if id is None:
             raise ValueError("put_writes: the config has no checkpoint_id")
@@ -255,7 +257,7 @@ class RecordSaver(BaseCheckpointSaver):
             stored = parent
         return kept
 
-    def _delta_history(self, config: Config, channels: Sequence[str]) -> dict[str, Any]:
+    def _delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> dict[str, Any]:
         part, ns, id = self._place(config)
         threads = self.session.threads
         known = threads.thread(part).checkpoints.get(quoted(ns), {})
@@ -274,23 +276,25 @@ class RecordSaver(BaseCheckpointSaver):
 
     def _select(
         self,
-        config: Config | None,
+        config: RunnableConfig | None,
         *,
         filter: Mapping[str, Any] | None = None,
-        before: Config | None = None,
+        before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Sequence[tuple[str, StoredCheckpoint]]:
         """The checkpoints that `list` yields, each with its thread."""
         threads = self.session.threads
         if config is None:
-            found = [(part, it) for part, thread in threads.all().items() for known in thread.checkpoints.values() for it in known.values()]
+            everywhere = [(part, known) for part, thread in threads.all().items() for known in thread.checkpoints.values()]
+            found = [(part, it) for part, known in everywhere for it in known.values()]
         else:
             part, ns, id = self._place(config)
             of_all = threads.thread(part).checkpoints
             wanted = [of_all.get(quoted(ns), {})] if "checkpoint_ns" in config["configurable"] else of_all.values()
             found = [(part, it) for known in wanted for it in known.values() if id in (None, it.id)]
         until = get_checkpoint_id(before) if before else None
-        found = sorted((each for each in found if until is None or each[1].id < until), key=lambda each: each[1].id, reverse=True)
+        found = [each for each in found if until is None or each[1].id < until]
+        found.sort(key=lambda each: each[1].id, reverse=True)
         if filter:
             found = [each for each in found if self._matches(each[1], filter)]
         return found if limit is None else found[:limit]
@@ -308,12 +312,14 @@ class RecordSaver(BaseCheckpointSaver):
         def load(value: Typed) -> Any:
             return self.serde.loads_typed(value)
 
-        checkpoint = load(stored.checkpoint)
-        values = {name: load(self.session.threads.value(part, stored, name)) for name in stored.values}
+        checkpoint: Any = load(stored.checkpoint)
+        checkpoint["channel_values"] = {
+            name: load(self.session.threads.value(part, stored, name)) for name in stored.values
+        }
         parent = self._config(stored, stored.parent) if stored.parent else None
         return CheckpointTuple(
             config=self._config(stored),
-            checkpoint={**checkpoint, "channel_values": values},
+            checkpoint=checkpoint,
             metadata=load(stored.metadata),
             parent_config=parent,
             pending_writes=[(it.task, it.channel, load(it.value)) for it in self._writes(part, stored)],
@@ -323,11 +329,11 @@ class RecordSaver(BaseCheckpointSaver):
         """A thread as a part of keys."""
         return OWN_THREAD if str(thread_id) == self.thread_id else quoted(thread_id)
 
-    def _place(self, config: Config) -> tuple[str, str, str | None]:
+    def _place(self, config: RunnableConfig) -> tuple[str, str, str | None]:
         """The thread, as a part of keys, the namespace and the checkpoint of a config."""
         at = config["configurable"]
         return self._part(at["thread_id"]), at.get("checkpoint_ns") or "", get_checkpoint_id(config) or None
 
-    def _config(self, stored: StoredCheckpoint, id: str | None = None) -> Config:
+    def _config(self, stored: StoredCheckpoint, id: str | None = None) -> RunnableConfig:
         thread = self.thread_id if stored.thread is None else stored.thread
         return {"configurable": {"thread_id": thread, "checkpoint_ns": stored.ns, "checkpoint_id": id or stored.id}}

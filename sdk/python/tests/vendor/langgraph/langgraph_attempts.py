@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,22 +52,19 @@ class OldWorker(Run[Any]):
         raise Refused(refusal.code, refusal.detail)
 
 
-def agent(run: Any, tools: Sequence[Any], replies: Sequence[AIMessage], node: Callable[..., ToolNode] = ToolNode, **options: Any) -> Any:
+def agent(run: Any, tools: Sequence[Any], replies: Sequence[AIMessage], **options: Any) -> Any:
     """An agent whose model says the replies, in order; each reply with calls of tools is followed by these."""
 
     def think(state: MessagesState) -> Any:
         said = sum(isinstance(message, AIMessage) for message in state["messages"])
         return {"messages": [replies[said]]}
 
-    async def athink(state: MessagesState) -> Any:
-        return think(state)
-
     def after(state: MessagesState) -> str:
         return "tools" if state["messages"][-1].tool_calls else END
 
     graph = StateGraph(MessagesState)
     graph.add_node("think", think)
-    graph.add_node("tools", node(tools, **options))
+    graph.add_node("tools", ToolNode(tools, **options))
     graph.add_edge(START, "think")
     graph.add_conditional_edges("think", after, ["tools", END])
     graph.add_edge("tools", "think")

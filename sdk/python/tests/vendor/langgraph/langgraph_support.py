@@ -98,7 +98,7 @@ class Desk:
 
     def run(self, crash: CrashPoint | None = None, environment: Mapping[str, str] | None = None) -> list[Ended]:
         """Runs the example to its end. Ann approves what it asks."""
-        runs = []
+        runs: list[Ended] = []
         while not runs or self.gateway.open_waits:
             for id in self.gateway.open_waits:
                 self.gateway.approve(id)

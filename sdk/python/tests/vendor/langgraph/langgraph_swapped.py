@@ -22,8 +22,10 @@ from dalsegno import _attempt, _calls, _records, _run
 from dalsegno.langgraph import RecordSaver
 from dalsegno.testing.memory import MemoryGateway, _gateway
 
-LEFT_OUT: dict[str, str] = {
-    "test_bulk_update_state_replays_updates_in_the_order_given": "reads the dict in which the saver in memory has its writes",
+LEFT_OUT = {
+    "test_delta_channel_snapshot_version_based": "reads the dict in which the saver in memory has its values",
+    "test_bulk_update_state_replays_updates_in_the_order_given": "reads the dict in which it has its writes",
+    "test_abulk_update_state_replays_updates_in_the_order_given": "reads the dict in which it has its writes",
 }
 
 OTHER_STORES = ("sqlite", "sqlite_aes", "sqlite_aio")
@@ -79,10 +81,10 @@ def _close_gateways() -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Takes out the tests of other stores, which are not about the saver in memory, and those that are left out."""
-    kept, gone = [], []
+    kept, gone = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         other = any(parameters.get(name) in OTHER_STORES for name in ("sync_checkpointer", "async_checkpointer"))
-        (gone if other or item.originalname in LEFT_OUT else kept).append(item)  # type: ignore[attr-defined]
+        (gone if other or getattr(item, "originalname", "") in LEFT_OUT else kept).append(item)
     config.hook.pytest_deselected(items=gone)
     items[:] = kept

@@ -231,7 +231,9 @@ def test_the_schema_of_an_interrupt_is_that_of_the_answer(attempts: Attempts) ->
         (lambda gateway: gateway.reach_limit(), dalsegno.AtLimit),
     ],
 )
-def test_what_a_person_asks_stops_the_graph_before_its_next_step(attempts: Attempts, ask: Any, leave: type[BaseException]) -> None:
+def test_what_a_person_asks_stops_the_graph_before_its_next_step(
+    attempts: Attempts, ask: Any, leave: type[BaseException]
+) -> None:
     ran: list[str] = []
 
     def first(state: State) -> Any:

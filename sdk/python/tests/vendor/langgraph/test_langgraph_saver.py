@@ -47,6 +47,13 @@ def put(saver: RecordSaver, ns: str = "", thread: str | None = None, **values: A
     return saver.put(at(saver, ns, thread), made, {"source": "loop", "step": 1}, versions)
 
 
+def values(saver: RecordSaver) -> Any:
+    """The values of the latest checkpoint of the run's own thread."""
+    found = saver.get_tuple(at(saver))
+    assert found
+    return found.checkpoint["channel_values"]
+
+
 def test_the_saver_passes_langgraphs_conformance_suite(attempts: Attempts) -> None:
     with attempts.attempt() as run:
 
@@ -123,14 +130,14 @@ def test_long_values_and_long_writes_come_back(attempts: Attempts) -> None:
 def test_many_channels_and_many_writes_are_stored(attempts: Attempts) -> None:
     with attempts.attempt() as run:
         saver = RecordSaver(run)
-        values = {f"channel-{number}": number for number in range(1_500)}
-        stored = put(saver, **values)
+        many: dict[str, Any] = {f"channel-{number}": number for number in range(1_500)}
+        stored = put(saver, "", None, **many)
         saver.put_writes(stored, [("a", number) for number in range(1_500)], "task")
         raise Crash
     with attempts.attempt() as run:
         found = RecordSaver(run).get_tuple(at(saver))
         raise Crash
-    assert found.checkpoint["channel_values"] == values
+    assert found.checkpoint["channel_values"] == many
     assert [value for _, _, value in found.pending_writes] == list(range(1_500))
 
 
@@ -176,7 +183,7 @@ def test_an_old_attempt_may_write_nothing(monkeypatch: pytest.MonkeyPatch) -> No
             with pytest.raises(Refused) as refused:
                 write()
             assert refused.value.code == "FENCED"
-        assert new.get_tuple(at(new)).checkpoint["channel_values"] == {"a": 1}
+        assert values(new) == {"a": 1}
         assert len([*new.list(None)]) == 2
         put(new, a=3)
         assert gateway.rows.attempt == 2 and len(gateway.events) == 2
@@ -188,7 +195,7 @@ def test_a_copy_with_an_allowlist_shares_everything_else(attempts: Attempts) -> 
         copy = saver.with_allowlist([("langgraph_attempts", "Attempts")])
         assert copy.session is saver.session
         put(copy, a=1)
-        assert saver.get_tuple(at(saver)).checkpoint["channel_values"] == {"a": 1}
+        assert values(saver) == {"a": 1}
         raise Crash
 
 
@@ -239,8 +246,12 @@ def test_a_fork_of_the_run_goes_on_under_its_own_id(attempts: Attempts, monkeypa
 
 def delta_log(run: Run[Any], until: int) -> Any:
     """The same with a channel that stores what is written to it, and its value at times only."""
-    kind = Annotated[list[str], DeltaChannel(lambda value, writes: [*value, *(it for write in writes for it in write)], snapshot_frequency=4)]
-    state = TypedDict("state", {"log": kind})  # type: ignore[misc]
+
+    def extend(value: list[str], writes: list[list[str]]) -> list[str]:
+        return [*value, *(it for write in writes for it in write)]
+
+    kind = Annotated[list[str], DeltaChannel(extend, snapshot_frequency=4)]
+    state = TypedDict("state", {"log": kind})
     graph = StateGraph(state)
     graph.add_node("count", lambda state: {"log": [str(len(state["log"]))]})
     graph.add_edge(START, "count")
