@@ -15,7 +15,8 @@ from langchain_core.tools import ToolException, tool
 from langgraph.types import Command, interrupt
 
 import dalsegno
-from dalsegno.langgraph import Key, Unhandled, guard, run_graph
+from dalsegno import aio
+from dalsegno.langgraph import Key, Unhandled, arun_graph, guard, run_graph
 from dalsegno.testing.memory import MemoryGateway
 from langgraph_attempts import Attempts, Crash, agent, call, told
 
@@ -103,7 +104,7 @@ def test_an_error_of_a_tool_with_an_effect_ends_the_graph_and_never_reaches_the_
     pay.handle_tool_error = True
     for number in (1, 2):
         with attempts.attempt() as run:
-            options = {"handle_tool_errors": True, "wrap_tool_call": guard(run, pay="retrySameKey")}
+            options: dict[str, Any] = {"handle_tool_errors": True, "wrap_tool_call": guard(run, pay="retrySameKey")}
             graph = agent(run, [pay], [call("pay", cents=5), DONE], **options)
             if number == 1:
                 with pytest.raises(type(error), match="timeout"):
@@ -174,7 +175,7 @@ def test_an_error_of_a_tool_that_changes_nothing_is_for_langgraphs_handler(attem
         raise OSError("no such order")
 
     with attempts.attempt() as run:
-        options = {"handle_tool_errors": True, "wrap_tool_call": guard(run, look="readOnly")}
+        options: dict[str, Any] = {"handle_tool_errors": True, "wrap_tool_call": guard(run, look="readOnly")}
         state = run_graph(run, agent(run, [look], [call("look", order="A-1"), DONE], **options), QUESTION)
         run.finish()
     assert "no such order" in told(state)[0]
@@ -187,7 +188,7 @@ def test_a_tool_without_a_policy_ends_the_graph(attempts: Attempts) -> None:
         raise AssertionError("it must not run")
 
     with attempts.attempt() as run:
-        options = {"handle_tool_errors": True, "wrap_tool_call": guard(run)}
+        options: dict[str, Any] = {"handle_tool_errors": True, "wrap_tool_call": guard(run)}
         with pytest.raises(dalsegno.Error, match="has no policy"):
             run_graph(run, agent(run, [pay], [call("pay", cents=1), DONE], **options), QUESTION)
         raise Crash
@@ -244,7 +245,7 @@ def test_a_call_without_a_probe_leaves_as_uncertain_and_is_no_tool_error(attempt
 
     for number in (1, 2):
         with attempts.attempt() as run:
-            options = {"handle_tool_errors": True, "wrap_tool_call": guard(run, pay=find_payment)}
+            options: dict[str, Any] = {"handle_tool_errors": True, "wrap_tool_call": guard(run, pay=find_payment)}
             graph = agent(run, [pay], [call("pay", cents=5), DONE], **options)
             with pytest.raises(Crash if number == 1 else OSError):
                 run_graph(run, graph, QUESTION)
@@ -263,7 +264,7 @@ def test_a_refused_key_ends_the_graph_and_holds_the_run(attempts: Attempts) -> N
         raise dalsegno.KeyRefused("known from another request")
 
     with attempts.attempt() as run:
-        options = {"handle_tool_errors": True, "wrap_tool_call": guard(run, pay="retrySameKey")}
+        options: dict[str, Any] = {"handle_tool_errors": True, "wrap_tool_call": guard(run, pay="retrySameKey")}
         with pytest.raises(dalsegno.KeyRefused):
             run_graph(run, agent(run, [pay], [call("pay", cents=5), DONE], **options), QUESTION)
         raise Crash
@@ -359,9 +360,9 @@ def test_an_asynchronous_tool_is_guarded_too(attempts: Attempts) -> None:
 
     async def run_once(run: Any) -> Any:
         wrapper = guard(run, pay="retrySameKey")
-        node = {"wrap_tool_call": wrapper, "awrap_tool_call": wrapper}
+        node: dict[str, Any] = {"wrap_tool_call": wrapper, "awrap_tool_call": wrapper}
         graph = agent(run, [pay], [call("pay", cents=5), DONE], **node)
-        return await dalsegno.langgraph.arun_graph(dalsegno.aio.AsyncRun(run), graph, QUESTION)
+        return await arun_graph(aio.AsyncRun(run), graph, QUESTION)
 
     for number in (1, 2):
         with attempts.attempt() as run:
@@ -372,6 +373,25 @@ def test_an_asynchronous_tool_is_guarded_too(attempts: Attempts) -> None:
             state = asyncio.run(run_once(run))
             run.finish()
     assert told(state) == ["paid"] and len(keys) == 2 and len({*keys}) == 1
+
+
+def test_an_error_of_an_asynchronous_tool_ends_the_graph_too(attempts: Attempts) -> None:
+    @tool
+    async def pay(cents: int) -> str:
+        """Pays."""
+        raise OSError("timeout")
+
+    async def run_once(run: Any) -> Any:
+        wrapper = guard(run, pay="retrySameKey")
+        node: dict[str, Any] = {"wrap_tool_call": wrapper, "awrap_tool_call": wrapper, "handle_tool_errors": True}
+        graph = agent(run, [pay], [call("pay", cents=5), DONE], **node)
+        return await arun_graph(aio.AsyncRun(run), graph, QUESTION)
+
+    with attempts.attempt() as run:
+        with pytest.raises(OSError, match="timeout"):
+            asyncio.run(run_once(run))
+        raise Crash
+    assert [stored.state for stored in attempts.gateway.calls] == ["started"]
 
 
 def test_an_error_that_is_carried_past_langgraph_is_no_exception() -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("langgraph")
 
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
@@ -388,3 +389,31 @@ def test_an_asynchronous_graph_waits_and_goes_on(attempts: Attempts, monkeypatch
         else:
             assert asyncio.run(attempt()) == {"log": ["async", "approved by ann"]}
     assert gateway.finish is not None
+
+
+def test_the_functional_api_waits_and_goes_on(attempts: Attempts) -> None:
+    ran: list[int] = []
+
+    def build(run: Any) -> Any:
+        @task
+        def double(number: int) -> int:
+            ran.append(number)
+            return number * 2
+
+        @entrypoint(checkpointer=RecordSaver(run))
+        def flow(number: int) -> Any:
+            first = double(number).result()
+            answer = interrupt("Go on?")
+            return [double(first).result(), answer["granted"]]
+
+        return flow
+
+    with attempts.attempt() as run, pytest.raises(dalsegno.Parked):
+        run_graph(run, build(run), 3)
+    attempts.gateway.approve(*attempts.gateway.open_waits)
+    for number in (2, 3):
+        with attempts.attempt() as run:
+            assert run_graph(run, build(run), 3) == [12, True]
+            if number == 3:
+                run.finish()
+    assert ran == [3, 6], "each task ran once"
