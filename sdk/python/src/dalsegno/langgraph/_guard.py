@@ -185,7 +185,7 @@ class Guard:
                 return self._serde.loads_typed(typed(value))
             case {"toolMessage": {"content": content, "status": status}}:
                 return self._tool_message(request, content, status)
-        return self._tool_message(request, _text(stored), "success")
+        return self._tool_message(request, "done" if stored is None else _text(stored), "success")
 
     def _tool_message(self, request: Any, content: Any, status: str) -> Any:
         call = request.tool_call
@@ -199,15 +199,18 @@ class _Running:
         self._policy = policy
         self._refused_key: KeyRefused | None = None
         self._interrupt: GraphBubbleUp | None = None
-        self._ran = False
+        self._ran = self._returned_message = False
         # LangGraph removes what a call says about hidden parameters, so the key is added when the tool runs.
         self._hidden = {"key": key} if "key" in _hidden_parameters(request.tool) else {}
         self.request = request.override(tool=self._strict(request.tool))
 
     def over(self, result: Any) -> tuple[str, Any]:
         """The outcome and the result where LangGraph has returned. Arguments that do not fit are a refusal."""
-        if not self._ran and isinstance(result, ToolMessage) and result.status == "error":
-            return "failed", result.content
+        if isinstance(result, ToolMessage) and result.status == "error":
+            if not self._ran:
+                return "failed", result.content
+            if self._policy != "readOnly" and not self._returned_message:
+                raise Unhandled(Error(f"the tool ran, and its answer is none that LangGraph can use: {result.content}"))
         return "completed", result
 
     def failed(self, error: BaseException) -> tuple[str, Any]:
@@ -222,6 +225,8 @@ class _Running:
             # An interrupt stops the tool, and LangGraph runs it again from its start: what came before has no effect.
             self._interrupt = cause
             return "failed", NOT_DONE
+        if self._ran and self._policy != "readOnly" and isinstance(error, Exception) and not isinstance(error, GraphBubbleUp):
+            raise Unhandled(error) from error
         raise error
 
     def raise_if_refused(self) -> None:
@@ -240,7 +245,7 @@ class _Running:
         def strict_run(*args: Any, **kwargs: Any) -> Any:
             self._ran = True
             try:
-                return run(*args, **{**kwargs, **self._hidden})
+                return self._noted(run(*args, **{**kwargs, **self._hidden}))
             except Exception as error:
                 raise self._carried(error) from error
 
@@ -248,7 +253,7 @@ class _Running:
         async def strict_arun(*args: Any, **kwargs: Any) -> Any:
             self._ran = True
             try:
-                return await arun(*args, **{**kwargs, **self._hidden})
+                return self._noted(await arun(*args, **{**kwargs, **self._hidden}))
             except Exception as error:
                 raise self._carried(error) from error
 
@@ -256,10 +261,14 @@ class _Running:
         strict.__dict__.update(_run=strict_run, _arun=strict_arun)
         return strict
 
+    def _noted(self, returned: Any) -> Any:
+        self._returned_message = isinstance(returned, (ToolMessage, list))
+        return returned
+
     def _carried(self, error: Exception) -> BaseException:
-        if isinstance(error, GraphBubbleUp) or (self._policy == "readOnly" and not isinstance(error, (CallFailed, KeyRefused))):
-            return error
-        return Unhandled(error)
+        refused = isinstance(error, (CallFailed, KeyRefused))
+        passes = isinstance(error, GraphBubbleUp) or (self._policy == "readOnly" and not refused)
+        return error if passes else Unhandled(error)
 
 
 def _text(value: Any) -> str:

@@ -18,13 +18,14 @@ class Io:
     """Runs functions in one thread, one after the other.
 
     LangGraph saves from threads that live as long as a step. Here all requests use the one connection of one thread, and
-    what that thread alone touches needs no lock. The asynchronous agent's own thread is used if there is one.
+    what that thread alone touches needs no lock. A saver and a guard of one run share the thread, and an asynchronous
+    agent uses it for all of its requests.
     """
 
     def __init__(self, run: Run[Any] | AsyncRun[Any]) -> None:
         self.run: Run[Any] = run.sync if isinstance(run, AsyncRun) else run
         """The run below. Its methods block."""
-        self._portal = self.run._portal or Portal()
+        self._portal = self.run._portal = self.run._portal or Portal()
         self._thread_id = 0
 
     def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

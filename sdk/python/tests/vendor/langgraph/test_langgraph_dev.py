@@ -88,7 +88,7 @@ def test_the_example_ends_under_kills_with_each_refund_paid_once(tmp_path: Path)
     program = dev_program()
     letters = ["My order A-1 never came.", "The scope of A-2 is broken."]
     with Ledger() as ledger, FakeOpenAI(refund_desk) as model:
-        input = {"letters": letters, "limitCents": 5000, "ledger": ledger.url, "pauseSeconds": 1.5}
+        input = {"letters": letters, "limitCents": 5000, "ledger": ledger.url, "pauseSeconds": 3}  # 15 s before it asks
         (tmp_path / "input.json").write_text(json.dumps(input))
         path = os.pathsep.join([str(Path(dalsegno.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, **model.environment, "PYTHONPATH": path}
@@ -96,7 +96,7 @@ def test_the_example_ends_under_kills_with_each_refund_paid_once(tmp_path: Path)
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
         approved = False
-        end = time.monotonic() + 240
+        end = time.monotonic() + 300
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.5)
             approved = approved or approve(program, tmp_path)

@@ -117,6 +117,38 @@ def test_an_error_of_a_tool_with_an_effect_ends_the_graph_and_never_reaches_the_
     assert len(keys) == 2 and len({*keys}) == 1
 
 
+@pytest.mark.parametrize("handled", [True, False])
+def test_an_answer_that_langgraph_cannot_use_ends_the_graph_because_the_tool_ran(attempts: Attempts, handled: bool) -> None:
+    @tool(response_format="content_and_artifact")
+    def pay(cents: int) -> Any:
+        """Pays."""
+        return "not a pair of content and artifact"
+
+    with attempts.attempt() as run:
+        options: dict[str, Any] = {"handle_tool_errors": handled, "wrap_tool_call": guard(run, pay="retrySameKey")}
+        with pytest.raises(dalsegno.Error if handled else ValueError, match="two-tuple"):
+            run_graph(run, agent(run, [pay], [call("pay", cents=5), DONE], **options), QUESTION)
+        raise Crash
+    assert [stored.state for stored in attempts.gateway.calls] == ["started"]
+
+
+def test_a_call_that_a_person_has_settled_has_an_answer(attempts: Attempts) -> None:
+    @tool
+    def pay(cents: int) -> str:
+        """Pays."""
+        raise Crash
+
+    for number in (1, 2):
+        with attempts.attempt() as run:
+            graph = agent(run, [pay], [call("pay", cents=5), DONE], wrap_tool_call=guard(run, pay="ask"))
+            state = run_graph(run, graph, QUESTION)
+            run.finish()
+        if number == 1:
+            assert "is held" in attempts.gateway.why_no_process
+            attempts.gateway.settle(attempts.gateway.calls[0].id, "completed")
+    assert told(state) == ["done"]
+
+
 def test_a_refusal_is_stored_and_the_model_is_told_in_each_attempt(attempts: Attempts) -> None:
     ran: list[int] = []
 
