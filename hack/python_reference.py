@@ -1,6 +1,6 @@
 """Writes docs/reference/python.md from the docstrings of the Python package. A test fails while the page is stale.
 
-    PYTHONPATH=sdk/python/src python3 hack/python_reference.py > docs/reference/python.md
+PYTHONPATH=sdk/python/src python3 hack/python_reference.py > docs/reference/python.md
 """
 
 from __future__ import annotations
@@ -119,7 +119,13 @@ def source(kind: type) -> ast.ClassDef:
 
 def target(statement: ast.stmt) -> str:
     """The public name that a statement declares, or an empty text."""
-    targets = [statement.target] if isinstance(statement, ast.AnnAssign) else statement.targets if isinstance(statement, ast.Assign) else []
+    targets = (
+        [statement.target]
+        if isinstance(statement, ast.AnnAssign)
+        else statement.targets
+        if isinstance(statement, ast.Assign)
+        else []
+    )
     names = [ast.unparse(it).removeprefix("self.") for it in targets]
     return names[0] if len(names) == 1 and names[0].isidentifier() and not names[0].startswith("_") else ""
 
@@ -144,7 +150,11 @@ def signature(function: Any) -> str:
         if it.kind is it.KEYWORD_ONLY and "*" not in shown and not any(word.startswith("*") for word in shown):
             shown.append("*")
         stars = {it.VAR_POSITIONAL: "*", it.VAR_KEYWORD: "**"}.get(it.kind, "")
-        default = "" if it.default is it.empty else f"={it.default.__name__ if inspect.isclass(it.default) else repr(it.default)}"
+        default = (
+            ""
+            if it.default is it.empty
+            else f"={it.default.__name__ if inspect.isclass(it.default) else repr(it.default)}"
+        )
         shown.append(f"{stars}{it.name}{default}")
     return f"({', '.join(shown)})"
 

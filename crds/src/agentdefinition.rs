@@ -5,7 +5,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy};
+use crate::policies::{
+    Checkpoints, Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy,
+};
 use crate::schema;
 use crate::template::PodTemplate;
 
@@ -112,6 +114,10 @@ pub struct RunDefaults {
     /// Whether the approvals of the runs need four eyes. See the field of the same name in an AgentRun. Built-in: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub four_eyes: Option<bool>,
+
+    /// How checkpoints are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
 
     /// How long pods, payloads and AgentRuns are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::agentdefinition::Agent;
-use crate::policies::{Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy};
+use crate::policies::{
+    Checkpoints, Liveness, OnPriorRun, Recovery, Retention, RunLimits, Suspend, VersionPolicy,
+};
 use crate::schema;
 use crate::status::AgentRunStatus;
 
@@ -202,6 +204,10 @@ pub struct AgentRunSpec {
     /// must decide. Once true, it stays true. Built-in: false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub four_eyes: Option<bool>,
+
+    /// How the run's checkpoints are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoints: Option<Checkpoints>,
 
     /// How long pods, payloads and the AgentRun are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -37,8 +37,8 @@ pub use conditions::{
 pub use dalsegno_model::{Cause, LimitName, UnknownVariant};
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
-    Backoff, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun, OnSameCheckpoint, Recovery,
-    Retention, RunLimits, Suspend, VersionPolicy,
+    Backoff, Checkpoints, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun,
+    OnSameCheckpoint, Recovery, Retention, RunLimits, Suspend, VersionPolicy,
 };
 pub use reasons::{ApprovalReason, Reason};
 pub use status::{

@@ -214,6 +214,18 @@ pub struct RunLimits {
     pub active_seconds: Option<i64>,
 }
 
+/// How a run's checkpoints are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Checkpoints {
+    /// Number of boundaries after which the state is stored as a whole again, as a snapshot. In between only changes are
+    /// stored, and reading the state applies at most about this many of them. A small number makes a resume from a large
+    /// state cheaper, and snapshots more frequent. Built-in: the operator's setting, which is 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 50))]
+    pub snapshot_every: Option<i32>,
+}
+
 /// How long the pods, the payloads and the AgentRun of a run are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -159,3 +159,26 @@ fn on_corrupt_checkpoint_has_two_values_in_a_run_and_in_a_definition() {
     });
     assert_eq!(found, 2);
 }
+
+#[test]
+fn a_run_and_a_definition_bound_the_number_of_boundaries_between_snapshots() {
+    let mut found = Vec::new();
+    each_schema(|path, schema| {
+        if path.ends_with(".checkpoints.snapshotEvery") {
+            assert_eq!(
+                (schema["minimum"].as_f64(), schema["maximum"].as_f64()),
+                (Some(1.0), Some(50.0)),
+                "{path}"
+            );
+            found.push(path.to_owned());
+        }
+    });
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "AgentDefinition.spec.defaults.checkpoints.snapshotEvery",
+            "AgentRun.spec.checkpoints.snapshotEvery"
+        ]
+    );
+}

@@ -232,6 +232,7 @@ impl Manager {
             refusals: HashMap::new().into(),
             quotas: QuotaCache::default(),
             run_queues: RunQueues::default(),
+            snapshot_every: self.args.snapshot_every,
             heads: HashMap::new().into(),
             state_reads: self.state_reads,
             failures: HashMap::new().into(),

@@ -60,6 +60,7 @@ impl TestContext {
         let (definitions, _) = reflector::store::<RawDefinition>();
         let (queue, _) = tokio::sync::mpsc::unbounded_channel();
         let ctx = Context {
+            snapshot_every: None,
             reporter: Reporter { controller: "test".into(), instance: None },
             store,
             gateway: GatewayTrust::new("http://gateway"),

@@ -507,6 +507,10 @@ the sum of the limits would not be the most that it takes.
 - name: DALSEGNO_PURGE_DAYS
   value: {{ . | quote }}
 {{- end }}
+{{- with .Values.checkpoints.snapshotEvery }}
+- name: DALSEGNO_SNAPSHOT_EVERY
+  value: {{ . | quote }}
+{{- end }}
 - name: DALSEGNO_CONCURRENCY
   value: {{ .Values.operator.concurrency | quote }}
 - name: DALSEGNO_STATE_READ_BYTES

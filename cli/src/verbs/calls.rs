@@ -1,7 +1,7 @@
 //! `calls`: the tool calls of a run.
 
-use dalsegno_protocol::{Call, CallState};
-use serde::{Deserialize, Serialize};
+use dalsegno_protocol::{CallEntry, CallState, CallsResponse};
+use serde::Serialize;
 
 use crate::args::CallsArgs;
 use crate::doors::{Document, Door};
@@ -10,33 +10,14 @@ use crate::output::table::Rows;
 use crate::output::{Output, Style};
 use crate::session::Session;
 
-/// A page of calls.
-#[derive(Deserialize)]
-struct Page {
-    calls: Vec<Entry>,
-    /// `after` of the next page. Absent: the end.
-    next: Option<String>,
-}
-
-/// A call, as a person reads it.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    #[serde(flatten)]
-    call: Call,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    attempt: Option<i32>,
-    #[serde(default)]
-    damaged: bool,
-}
-
 /// Lists the calls.
 pub async fn run(session: &Session, args: &CallsArgs, output: &mut Output) -> Result {
     let door = Door::open(session).await?;
-    let mut calls: Vec<Entry> = Vec::new();
+    let mut calls: Vec<CallEntry> = Vec::new();
     let mut after = None;
     loop {
-        let page: Page = door.get(&Document::new(&args.run, "calls").with_some("after", after)).await?;
+        let page: CallsResponse =
+            door.get(&Document::new(&args.run, "calls").with_some("after", after)).await?;
         calls.extend(page.calls.into_iter().filter(|it| !args.open || is_open(it.call.state)));
         match page.next {
             Some(next) => after = Some(next),
@@ -58,7 +39,7 @@ fn is_open(state: CallState) -> bool {
     }
 }
 
-fn render(calls: &[Entry], args: &CallsArgs, options: &str, output: &mut Output) {
+fn render(calls: &[CallEntry], args: &CallsArgs, options: &str, output: &mut Output) {
     if calls.is_empty() {
         return output.print(match args.open {
             true => "No call has an unknown outcome.",
@@ -66,7 +47,7 @@ fn render(calls: &[Entry], args: &CallsArgs, options: &str, output: &mut Output)
         });
     }
     let mut rows = Rows::new(&["CALL", "TURN", "ATTEMPT", "POLICY", "STATE", "NOTE"]);
-    for Entry { call, attempt, damaged } in calls {
+    for CallEntry { call, attempt, damaged } in calls {
         let note = match call.state {
             CallState::KeyRefused => "a person must settle it",
             CallState::Started => "its outcome is unknown",
@@ -110,9 +91,10 @@ mod tests {
     fn open_calls_come_with_the_command_that_settles_them() {
         let page = serde_json::json!({ "calls": [
             { "id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k", "state": "completed", "attempt": 1, "damaged": false },
-            { "id": "pay-ann", "turn": 3, "policy": "ask", "key": "k2", "state": "started", "attempt": 2, "damaged": false },
+            { "id": "pay-ann", "turn": 3, "policy": "ask", "key": "k2", "state": "started", "attempt": 2,
+              "arguments": { "cents": 500 }, "damaged": false },
         ]});
-        let page: Page = serde_json::from_value(page).unwrap();
+        let page: CallsResponse = serde_json::from_str(&page.to_string()).unwrap();
         let mut output = Output::kept(Format::Text, 80, jiff::Timestamp::UNIX_EPOCH);
         render(&page.calls, &CallsArgs { run: "nightly".into(), open: true }, " -n shop", &mut output);
         insta::assert_snapshot!(output.text());

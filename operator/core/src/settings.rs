@@ -44,6 +44,7 @@ pub struct Settings {
     pub ttl_after_finished: Option<SignedDuration>,
     /// `retention.retentionDays` \[30\]: days after the run's end until the store drops its payloads.
     /// `retention.keepLast` \[all\]: number of latest boundaries that keep their payloads until then.
+    /// `checkpoints.snapshotEvery` \[the operator's setting, 10\]: boundaries after which a snapshot is due.
     pub retention: Retention,
     /// `fourEyes` \[false\]: whether approvals need four eyes.
     pub four_eyes: bool,
@@ -115,6 +116,7 @@ impl Settings {
             retention: Retention {
                 days: first!(retention.retention_days).unwrap_or(30),
                 keep_last: first!(retention.keep_last),
+                snapshot_every: first!(checkpoints.snapshot_every),
             },
             four_eyes: first!(four_eyes).unwrap_or(false),
             on_prior: match first!(on_prior_run).unwrap_or(OnPriorRun::Hold) {

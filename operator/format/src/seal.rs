@@ -5,9 +5,12 @@
 //! ```text
 //! sealed payload = codec byte + 16, nonce (12 random bytes), AES-256-GCM of the bytes after it, tag (16 bytes)
 //! AAD            = f("dalsegno/sealed/v1") f(codec byte) f(run id) f(kind), then f of each part of the position
+//! sealed text    = U+0001, "1", base64 of: nonce (12 bytes), AES-256-GCM of the text (UTF-8), tag (16 bytes)
+//!                  AAD as above, with codec 0; nonce = HMAC-SHA256(key of nonces, f(AAD) f(text)), cut to 12 bytes
 //! keys           = HKDF-SHA256 of the data key (32 bytes): "dalsegno/seal/v1" to seal, "dalsegno/digest/v1" for
 //!                  digests, "dalsegno/boundary-digests/v1", "dalsegno/call-digests/v1" and
-//!                  "dalsegno/message-digests/v1" for the digest keys of boundaries, calls and messages
+//!                  "dalsegno/message-digests/v1" for the digest keys of boundaries, calls and messages,
+//!                  "dalsegno/text/v1" to seal texts, "dalsegno/text-nonce/v1" for their nonces
 //! digest key     = HMAC-SHA256(key of boundaries, f(turn, i32) f(boundary, 1 byte) f(commit id)), of one boundary;
 //!                  HMAC-SHA256(key of calls, f(call id, UTF-8)), of one call;
 //!                  HMAC-SHA256(key of messages, f(message id, UTF-8)), of one message
@@ -22,6 +25,7 @@
 
 mod aad;
 mod digests;
+mod text;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -38,14 +42,36 @@ use aad::name;
 pub use dalsegno_model::{CallDigests, DigestKey, SHREDDED};
 use digests::sign;
 pub use digests::{BodyDigest, CallDigestsExt, DigestKeyExt};
+use text::TextKey;
+pub use text::is_sealed_text;
 
 use crate::fields::Fields;
 
 /// This bit is set in the codec byte of a sealed payload.
 pub const SEALED: u8 = 0x10;
 
-/// The data key of a run: 32 random bytes.
-pub type DataKey = [u8; 32];
+/// The data key of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DataKey {
+    /// 32 random bytes.
+    pub bytes: [u8; 32],
+    /// Whether texts of the run are sealed too ([`PayloadCipher::seal_text`]). An earlier version made keys that seal
+    /// payloads only, and cannot read a run whose texts are sealed.
+    pub seals_texts: bool,
+}
+
+impl DataKey {
+    /// A new key, which seals payloads and texts.
+    pub fn random() -> Result<Self> {
+        Ok(Self { bytes: random()?, seals_texts: true })
+    }
+}
+
+impl std::fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DataKey").field("seals_texts", &self.seals_texts).finish_non_exhaustive()
+    }
+}
 
 /// Seals and opens the payloads of one run.
 #[derive(Clone, Default)]
@@ -69,24 +95,35 @@ struct RunKey {
     boundaries: hmac::Key,
     calls: hmac::Key,
     messages: hmac::Key,
+    /// `None`: texts are not sealed.
+    texts: Option<TextKey>,
 }
 
 impl PayloadCipher {
-    /// Seals payloads with this data key.
+    /// Seals payloads with this data key, and texts if the key does.
     pub fn under(run: RunId, data_key: &DataKey) -> Result<Self> {
-        let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(data_key);
+        let prk = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&data_key.bytes);
         let derive = |label: &'static [u8]| {
             let mut key = [0; 32];
             let derived = prk.expand(&[label], hkdf::HKDF_SHA256).and_then(|okm| okm.fill(&mut key));
             derived.map(|()| key).map_err(|_| unusable("a key could not be derived"))
         };
-        let seal = UnboundKey::new(&AES_256_GCM, &derive(b"dalsegno/seal/v1")?);
-        let seal = LessSafeKey::new(seal.map_err(|_| unusable("a key could not be made"))?);
+        let aes = |key: [u8; 32]| {
+            let key = UnboundKey::new(&AES_256_GCM, &key);
+            key.map(LessSafeKey::new).map_err(|_| unusable("a key could not be made"))
+        };
+        let seal = aes(derive(b"dalsegno/seal/v1")?)?;
         let digest = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/digest/v1")?);
         let boundaries = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/boundary-digests/v1")?);
         let calls = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/call-digests/v1")?);
         let messages = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/message-digests/v1")?);
-        let key = RunKey { run, seal, digest, boundaries, calls, messages };
+        let texts = if data_key.seals_texts {
+            let nonces = hmac::Key::new(hmac::HMAC_SHA256, &derive(b"dalsegno/text-nonce/v1")?);
+            Some(TextKey { seal: aes(derive(b"dalsegno/text/v1")?)?, nonces })
+        } else {
+            None
+        };
+        let key = RunKey { run, seal, digest, boundaries, calls, messages, texts };
         Ok(Self(CipherState::Sealed(Arc::new(key))))
     }
 

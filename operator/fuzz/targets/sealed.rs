@@ -6,7 +6,7 @@
 use std::sync::LazyLock;
 
 use dalsegno_format::codec;
-use dalsegno_format::seal::{is_sealed, AadContext, PayloadCipher};
+use dalsegno_format::seal::{is_sealed, AadContext, DataKey, PayloadCipher};
 use dalsegno_model::RunId;
 use dalsegno_protocol::{Boundary, Payload};
 use dalsegno_store::keys::{KeyProvider, MountedKeys, Wrapped};
@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 
 const LIMIT: usize = 1 << 20;
 const RUN: RunId = RunId::from_u128(7);
-const DATA_KEY: [u8; 32] = [5; 32];
+const DATA_KEY: DataKey = DataKey { bytes: [5; 32], seals_texts: true };
 
 struct Context {
     runtime: Runtime,

@@ -8,7 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use dalsegno_model::NewFinish;
 use dalsegno_protocol::{
     Boundary, ChannelOps, ClaimRequest, Code, CommitRequest, Finish, FinishOutcome, Limits, Outcome,
-    ParkRequest, Payload, PlannedCall, RawValue, RecordOp, Usage, WaitKind, WaitRequest, nesting, printable,
+    ParkRequest, Payload, PlannedCall, RawValue, RecordOp, Trigger, Usage, WaitKind, WaitRequest, nesting,
+    printable,
 };
 
 use crate::response::ApiProblem;
@@ -31,7 +32,7 @@ pub(crate) fn check_commit(request: &CommitRequest, boundary: Boundary) -> Check
         check_park(park)?;
     }
     if let Some(trigger) = &request.trigger {
-        TextField { label: "`trigger`", text: trigger }.check_short()?;
+        trigger.parse::<Trigger>().map_err(|error| ApiProblem::invalid(error.to_string()))?;
     }
     Ok(())
 }
@@ -162,7 +163,7 @@ impl TextField<'_> {
         invalid(format!("{label} must have 1 to {} characters of A-Z a-z 0-9 . _ : -", Limits::NAME_CHARS))
     }
 
-    /// A short text for people or tools, such as a reason or a trigger.
+    /// A short text for people or tools, such as a reason.
     pub(crate) fn check_short(&self) -> Checked {
         self.check_chars(Limits::NAME_CHARS)
     }

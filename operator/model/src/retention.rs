@@ -3,20 +3,30 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, RunId};
+use crate::{Digest, RunId, SNAPSHOT_DUE};
 
-/// How much of a run is kept, and for how long.
+/// How the payloads of a run are stored, how much of them is kept, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
     /// Days that the payloads are kept after the run's end.
     pub days: i32,
     /// The number of last boundaries whose payloads are kept, at least 1; `None` to keep all.
     pub keep_last: Option<i32>,
+    /// A snapshot is due this many boundaries after the last one; `None`: [`crate::SNAPSHOT_DUE`].
+    #[serde(default)]
+    pub snapshot_every: Option<i32>,
+}
+
+impl Retention {
+    /// The number of boundaries after which a snapshot is due.
+    pub fn snapshot_due(&self) -> i32 {
+        self.snapshot_every.unwrap_or(SNAPSHOT_DUE)
+    }
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { days: 30, keep_last: None }
+        Self { days: 30, keep_last: None, snapshot_every: None }
     }
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::Digest;
 
-/// A snapshot is due once a lookup must fold this many boundaries.
+/// A snapshot is due once a lookup must fold this many boundaries, unless the run has a number of its own
+/// ([`crate::Retention::snapshot_every`]).
 pub const SNAPSHOT_DUE: i32 = 10;
 
-/// A snapshot is overdue once a lookup must fold more boundaries than this.
+/// A snapshot is overdue once a lookup must fold more boundaries than this. No run may set a larger number.
 pub const SNAPSHOT_OVERDUE: i32 = 50;
 
 /// The most boundaries from one full state that is stored plain to the next. No chain of patches is longer.
@@ -23,6 +24,8 @@ pub struct Snapshotted {
     /// The boundaries that a lookup of that head must fold, from the nearest snapshot, the nearest full state that is
     /// stored plain, or the run's beginning.
     pub lag: i32,
+    /// The lag at which a snapshot of this run is due.
+    pub due: i32,
 }
 
 /// The state after the boundary before, as the committer knows it.

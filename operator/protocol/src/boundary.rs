@@ -74,7 +74,7 @@ pub struct CommitRequest {
     /// Usage of this boundary alone.
     #[serde(default, skip_serializing_if = "Usage::is_zero")]
     pub usage: Usage,
-    /// Why the boundary was committed, chosen by the agent (`TASK_END`, `GUARD_EVAL`, …).
+    /// Why the boundary was committed: a [`crate::Trigger`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
     /// Ends the run, or parks it, together with this commit.

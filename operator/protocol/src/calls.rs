@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -221,7 +222,7 @@ pub struct CallsResponse {
 }
 
 /// A call, as a person reads it.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CallEntry {
     /// The call.
@@ -232,4 +233,20 @@ pub struct CallEntry {
     pub attempt: Option<i32>,
     /// Whether its arguments or its result cannot be read.
     pub damaged: bool,
+}
+
+/// serde reads no [`RawValue`] in a flattened struct, so the text is read once for each part.
+impl<'de> Deserialize<'de> for CallEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Rest {
+            attempt: Option<i32>,
+            #[serde(default)]
+            damaged: bool,
+        }
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let call = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let Rest { attempt, damaged } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        Ok(Self { call, attempt, damaged })
+    }
 }

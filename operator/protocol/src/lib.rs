@@ -19,6 +19,7 @@ mod park;
 mod problem;
 mod records;
 mod text;
+mod trigger;
 mod turns;
 mod waits;
 
@@ -34,6 +35,7 @@ pub use problem::{Code, Problem};
 pub use records::*;
 pub use serde_json::value::RawValue;
 pub use text::printable;
+pub use trigger::*;
 pub use turns::*;
 pub use waits::*;
 
@@ -41,7 +43,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Environment variables that the operator sets on a worker.
+/// Environment variables of a worker. The operator sets them, unless the variable says otherwise.
 pub mod env {
     /// This run's own base URL. Append `/` and a path of the contract.
     pub const URL: &str = "DALSEGNO_URL";
@@ -61,6 +63,9 @@ pub mod env {
     /// File for the termination message if it is not `/dev/termination-log`. Set only outside of a pod, by `dalsegno
     /// dev`.
     pub const TERMINATION_LOG: &str = "DALSEGNO_TERMINATION_LOG";
+    /// After how many seconds without an answer a worker gives up. The author of a pod template sets it; the SDKs read
+    /// it.
+    pub const STORE_TIMEOUT_SECONDS: &str = "DALSEGNO_STORE_TIMEOUT_SECONDS";
 }
 
 /// Audience of the token with which a worker attaches.

@@ -127,6 +127,10 @@ pub struct OperatorArgs {
     /// are past their retention. Unset: none. PostgreSQL: needs the role that owns the tables.
     #[arg(long, env = "DALSEGNO_PURGE_DAYS", value_name = "DAYS", value_parser = clap::value_parser!(u16).range(1..))]
     pub purge_days: Option<u16>,
+    /// After how many boundaries a snapshot of a run's state is due, if neither the run nor its definition says so (1 to 50).
+    /// Unset: 10.
+    #[arg(long, env = "DALSEGNO_SNAPSHOT_EVERY", value_name = "BOUNDARIES", value_parser = clap::value_parser!(i32).range(1..=50))]
+    pub snapshot_every: Option<i32>,
     /// The admission policies that must be in place before a decision about an approval counts, as JSON. The chart sets
     /// it. Unset: no decision counts.
     #[arg(long, env = "DALSEGNO_POLICIES", value_name = "JSON", default_value = "[]", value_parser = expected_policies)]

@@ -68,6 +68,8 @@ pub struct Context {
     pub run_queues: RunQueues,
     /// Results of verifying heads, by UID of the AgentRun, until the attempt has a pod.
     pub heads: Mutex<HashMap<String, ObservedHead>>,
+    /// `checkpoints.snapshotEvery` of runs that have no value, nor has their definition.
+    pub snapshot_every: Option<i32>,
     /// Limits the memory of states that are read. In one process with a gateway, it is the gateway's.
     pub state_reads: StateReadBudget,
     /// Number of consecutive failed reconciles, by UID of the AgentRun.

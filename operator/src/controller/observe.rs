@@ -8,7 +8,7 @@ use dalsegno_core::{
     Observed, ObservedAgent, ObservedNode, ObservedPod, ObservedStore, VolumeProblem, is_silent,
     late_node_loss, slow_start,
 };
-use dalsegno_crds::{AgentDefinition, AgentDefinitionSpec, AgentRun};
+use dalsegno_crds::{Agent, AgentDefinition, AgentDefinitionSpec, AgentRun, RunDefaults};
 use dalsegno_model::{AttemptState, LookUp, RunRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -110,29 +110,41 @@ fn queue_position(ctx: &Context, run: &AgentRun, key: &RunKey, max: Option<i32>)
 /// The inline agent, or the definition with the limit of its runs. Only a live read proves that there is no definition.
 async fn observe_agent(ctx: &Context, run: &AgentRun) -> Result<(ObservedAgent, Option<i32>)> {
     if let Some(agent) = &run.spec.agent {
-        let agent = ObservedAgent::Found { agent: Box::new(agent.clone()), defaults: Box::default() };
-        return Ok((agent, None));
+        return Ok((found(ctx, agent.clone(), RunDefaults::default()), None));
     }
     let (Some(reference), Some(namespace)) = (&run.spec.agent_ref, run.namespace()) else {
         return Ok((ObservedAgent::NotFound, None));
     };
     let cached = ctx.definitions.get(&ObjectRef::new(&reference.name).within(&namespace));
     if let Some(definition) = cached.and_then(|it| it.parse().ok()) {
-        return Ok(agent_of(definition));
+        return Ok(agent_of(ctx, definition));
     }
     let api: Api<RawDefinition> = Api::namespaced(ctx.client.clone(), &namespace);
     let live = api.get_opt(&reference.name).await.map_err(Error::api("reading the AgentDefinition"))?;
     Ok(match live.as_ref().map(RawDefinition::parse) {
-        Some(Ok(definition)) => agent_of(definition),
+        Some(Ok(definition)) => agent_of(ctx, definition),
         Some(Err(error)) => (ObservedAgent::Malformed(error.to_string()), None),
         None => (ObservedAgent::NotFound, None),
     })
 }
 
-fn agent_of(definition: AgentDefinition) -> (ObservedAgent, Option<i32>) {
+fn agent_of(ctx: &Context, definition: AgentDefinition) -> (ObservedAgent, Option<i32>) {
     let AgentDefinitionSpec { agent, max_concurrent_runs, defaults } = definition.spec;
-    let defaults = Box::new(defaults.unwrap_or_default());
-    (ObservedAgent::Found { agent: Box::new(agent), defaults }, max_concurrent_runs)
+    (found(ctx, agent, defaults.unwrap_or_default()), max_concurrent_runs)
+}
+
+/// The agent, with the operator's settings in place of defaults that are unset.
+fn found(ctx: &Context, agent: Agent, defaults: RunDefaults) -> ObservedAgent {
+    let defaults = Box::new(with_settings(defaults, ctx.snapshot_every));
+    ObservedAgent::Found { agent: Box::new(agent), defaults }
+}
+
+/// The defaults, with the operator's `checkpoints.snapshotEvery` if they have none.
+fn with_settings(mut defaults: RunDefaults, snapshot_every: Option<i32>) -> RunDefaults {
+    if let Some(every) = snapshot_every {
+        defaults.checkpoints.get_or_insert_default().snapshot_every.get_or_insert(every);
+    }
+    defaults
 }
 
 /// Reads the current attempt's pod by name if the source is live, or if the cache does not have the pod or has it as
@@ -247,6 +259,7 @@ mod tests {
     use std::sync::Arc;
 
     use axum::http::Method;
+    use dalsegno_crds::Checkpoints;
     use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
@@ -327,5 +340,17 @@ mod tests {
             let node = observe_node(&ctx, &row, &pods, source).await.unwrap().unwrap();
             assert_eq!((pods[0].disrupted_while_running, node.ready), expected, "{source:?}");
         }
+    }
+
+    #[test]
+    fn the_operators_setting_replaces_a_default_that_is_unset_and_no_other() {
+        let resolved = |own: Option<i32>, of_operator: Option<i32>| {
+            let checkpoints = own.map(|every| Checkpoints { snapshot_every: Some(every) });
+            let defaults = RunDefaults { checkpoints, ..RunDefaults::default() };
+            with_settings(defaults, of_operator).checkpoints.and_then(|it| it.snapshot_every)
+        };
+        let cases = [(None, None), (None, Some(20)), (Some(3), None), (Some(3), Some(20))];
+        let found = cases.map(|(own, of_operator)| resolved(own, of_operator));
+        assert_eq!(found, [None, Some(20), Some(3), Some(3)]);
     }
 }

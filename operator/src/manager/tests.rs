@@ -66,6 +66,7 @@ where
         state_read_bytes: 0,
         anchor_every: Duration::from_secs(60),
         purge_days: None,
+        snapshot_every: None,
         anchor_sink: AnchorSinkKind::None,
         anchor_file: None,
         notifications: NotificationArgs::default(),

@@ -72,7 +72,7 @@ mod tests {
         let mut runs = Vec::new();
         for name in ["old", "young"] {
             let run = create_worked_run(&*store, name, 3).await;
-            store.set_retention(run, &Retention { days: 0, keep_last: None }).await.unwrap();
+            store.set_retention(run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
             store.mark_deleted(name, &RequestedBy::default()).await.unwrap();
             while !store.expire(run, 500).await.unwrap().done {}
             runs.push(run);

@@ -48,6 +48,7 @@ async fn a_change_of_the_level_is_an_event_on_the_own_pod() {
         state_read_bytes: 0,
         anchor_every: Duration::from_secs(60),
         purge_days: None,
+        snapshot_every: None,
         notifications: crate::config::NotificationArgs::default(),
         people_api: crate::config::PeopleApiArgs::default(),
         crash_at: None,

@@ -8,7 +8,7 @@ use quick_cache::unsync::Cache;
 
 pub use dalsegno_format::keys::{KeyProvider, MountedKeys, Wrapped};
 pub(crate) use dalsegno_format::keys::{no_keys, unwrap_failure};
-use dalsegno_format::seal::{PayloadCipher, random};
+use dalsegno_format::seal::{DataKey, PayloadCipher};
 pub use dalsegno_model::Rewrapped;
 use dalsegno_model::{Error, Result, RunId};
 
@@ -194,7 +194,7 @@ impl Keys {
         if let Some(cached) = self.cached(run) {
             return Ok(cached);
         }
-        let wrapped = provider.wrap(run, &random()?).await?;
+        let wrapped = provider.wrap(run, &DataKey::random()?).await?;
         match writer.store_data_key(run, wrapped).await? {
             Some(key) => self.unwrap_and_cache(&**provider, run, key).await,
             // The run does not exist, or it is over and was never sealed. The answer to the worker uses plain digests.

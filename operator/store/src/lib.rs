@@ -53,6 +53,7 @@ mod snapshot_writer;
 pub mod sqlite;
 mod statements;
 mod stored_rows;
+mod texts;
 mod transitions;
 
 pub use checkpoint_document::checkpoint;

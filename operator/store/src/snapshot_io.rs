@@ -113,6 +113,9 @@ pub(crate) trait SnapshotWriter: SnapshotReader {
     /// has no keys.
     fn cipher_to_write(&self, run: RunId) -> impl Future<Output = Result<WriteCipher>> + Send;
 
+    /// The number of boundaries after which a snapshot of the run is due, if the run has one.
+    fn snapshot_every(&self, run: RunId) -> impl Future<Output = Result<Option<i32>>> + Send;
+
     /// Stores a snapshot and its chunks. Existing ones stay, except that damaged ones are replaced. Nothing is stored
     /// if the boundary's payloads were dropped, if one of its shared chunks is missing, if the snapshot is plain and the
     /// run has a data key, or if it is sealed under another data key than the stored one.

@@ -26,16 +26,17 @@ pub(crate) struct ReadBack {
 
 /// Makes a snapshot of the state at the run's head, if one is due, and reads it back.
 pub(crate) async fn make(writer: &impl SnapshotWriter, run: RunId) -> Result<Snapshotted> {
+    let due = writer.snapshot_every(run).await?.unwrap_or(SNAPSHOT_DUE);
     let Some(at) = branch::state(writer, run, None).await? else {
-        return Ok(Snapshotted { made: false, turn: 0, lag: 0 });
+        return Ok(Snapshotted { made: false, turn: 0, lag: 0, due });
     };
     let (turn, lag) = (at.row.turn, at.lag);
-    if lag < SNAPSHOT_DUE {
-        return Ok(Snapshotted { made: false, turn, lag });
+    if lag < due {
+        return Ok(Snapshotted { made: false, turn, lag, due });
     }
     match write(writer, run, at).await {
-        Ok(_) => Ok(Snapshotted { made: true, turn, lag: 0 }),
-        Err(Error::Gone { .. }) => Ok(Snapshotted { made: false, turn, lag }),
+        Ok(_) => Ok(Snapshotted { made: true, turn, lag: 0, due }),
+        Err(Error::Gone { .. }) => Ok(Snapshotted { made: false, turn, lag, due }),
         Err(error) => Err(error),
     }
 }

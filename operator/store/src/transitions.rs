@@ -94,12 +94,13 @@ pub(crate) use worker::{
 
 use crate::db_error::{DbError, DbResult};
 use crate::reads::{CallRow, LiveBoundary, MessageRef, RunRows, StoredWait, TakenSince};
+use crate::texts::HoldsRecord;
 use dalsegno_model::{BoundaryId, RequestedBy, RunId};
 
 /// One rule, with the facts from its caller.
 pub(crate) trait Transition: Send + Sync + 'static {
     /// What the caller gets.
-    type Answer: Send + 'static;
+    type Answer: HoldsRecord + Send + 'static;
 
     /// The operation, for the text of an error.
     const OPERATION: &'static str;

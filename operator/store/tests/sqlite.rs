@@ -368,7 +368,7 @@ const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      ALTER TABLE runs DROP COLUMN fork_hash; ALTER TABLE runs DROP COLUMN fork_space; \
      ALTER TABLE runs DROP COLUMN fork_key; ALTER TABLE runs DROP COLUMN fork_seq; \
      ALTER TABLE boundaries DROP COLUMN forked_run; ALTER TABLE boundaries DROP COLUMN forked_turn; \
-     ALTER TABLE boundaries DROP COLUMN forked_hash; \
+     ALTER TABLE boundaries DROP COLUMN forked_hash; ALTER TABLE runs DROP COLUMN snapshot_every; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
 
 #[tokio::test]

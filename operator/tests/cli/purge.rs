@@ -26,7 +26,7 @@ async fn a_run_is_purged_by_two_calls_with_an_anchor_in_between() {
     let run = store.find("default", "agent").await.unwrap().remove(0);
     let (_, text) = purge(&context, "2999-01-01", &["--dry-run"]);
     assert!(text.contains("would be purged: 0 runs"), "a live run: {text}");
-    store.set_retention(run.id, &Retention { days: 0, keep_last: None }).await.unwrap();
+    store.set_retention(run.id, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     store.mark_deleted(&run.object_uid, &RequestedBy::default()).await.unwrap();
     while !store.expire(run.id, 500).await.unwrap().done {}
 

@@ -36,5 +36,7 @@ def dev_program() -> str:
     """The program `dalsegno`: what `DALSEGNO_BIN` names, or the first one in the path. Skips the test without one."""
     program = os.environ.get("DALSEGNO_BIN") or shutil.which("dalsegno")
     if program is None:
-        pytest.skip("there is no `dalsegno`, and DALSEGNO_BIN names none: nothing compares the gateway in memory with a real one")
+        pytest.skip(
+            "there is no `dalsegno`, and DALSEGNO_BIN names none: nothing compares the gateway in memory with a real one"
+        )
     return program

@@ -20,6 +20,7 @@ pub struct Builder {
     heartbeat: bool,
     sigterm: bool,
     env: HashMap<String, String>,
+    store_timeout: Option<Duration>,
     on_ended: OnEnded,
     on_resume: Option<OnResume>,
 }
@@ -44,6 +45,7 @@ impl Default for Builder {
             heartbeat: true,
             sigterm: true,
             env: HashMap::new(),
+            store_timeout: None,
             on_ended: Box::new(exit_process),
             on_resume: None,
         }
@@ -66,6 +68,14 @@ impl Builder {
     /// Sets a value that is used instead of the environment variable of this name ([`mod@env`]).
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Sets how long a call may go unanswered. Then the process writes a termination message of the class
+    /// [`crate::Class::Disruption`] and exits with 1: the run is not charged, and its next attempt resumes after the last
+    /// boundary. Default: [`env::STORE_TIMEOUT_SECONDS`], or else for as long as the pod lives. Heartbeats do not count.
+    pub fn store_timeout(mut self, longest: Duration) -> Self {
+        self.store_timeout = Some(longest);
         self
     }
 
@@ -115,7 +125,8 @@ impl Builder {
         }
         let input_file = PathBuf::from(self.get(env::INPUT_FILE)?);
         let input = fs::read(&input_file).map_err(|source| Error::File { path: input_file, source })?;
-        let client = Client::new(
+        let store_timeout = self.longest_wait()?;
+        let mut client = Client::new(
             &self.get(env::URL)?,
             Files {
                 token: self.get(env::TOKEN_FILE)?.into(),
@@ -124,6 +135,7 @@ impl Builder {
             self.on_ended,
             DefaultResolver::default(),
         );
+        client.store_timeout = store_timeout;
 
         let instance = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let mut attached = client.attach(&instance)?;
@@ -151,8 +163,23 @@ impl Builder {
     }
 
     fn get(&self, name: &'static str) -> Result<String> {
-        let set = self.env.get(name).cloned().or_else(|| std::env::var(name).ok());
-        set.ok_or(Error::NotAWorker(name))
+        self.look_up(name).ok_or(Error::NotAWorker(name))
+    }
+
+    fn look_up(&self, name: &str) -> Option<String> {
+        self.env.get(name).cloned().or_else(|| std::env::var(name).ok())
+    }
+
+    /// The builder's value, or else the variable's. An empty variable is no value.
+    fn longest_wait(&self) -> Result<Option<Duration>> {
+        let name = env::STORE_TIMEOUT_SECONDS;
+        let text = self.look_up(name).filter(|text| self.store_timeout.is_none() && !text.is_empty());
+        let seconds = text.map(|text| text.parse::<u32>().ok().filter(|it| *it > 0));
+        match seconds {
+            None => Ok(self.store_timeout),
+            Some(Some(seconds)) => Ok(Some(Duration::from_secs(seconds.into()))),
+            Some(None) => Err(Error::NotSeconds(name)),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{
     Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Message, Outcome, ParkMode, ParkRequest,
-    Payload, PlannedCall, Policy, Usage,
+    Payload, PlannedCall, Policy, Trigger, Usage,
 };
 use serde::Serialize;
 use uuid::Uuid;
@@ -115,9 +115,9 @@ impl Commit {
         self
     }
 
-    /// Sets why the boundary was committed, in one word.
-    pub fn trigger(mut self, trigger: &str) -> Self {
-        self.request.trigger = Some(trigger.to_owned());
+    /// Sets why the boundary was committed. [`Trigger::own`] makes a word of the agent's own.
+    pub fn trigger(mut self, trigger: &Trigger) -> Self {
+        self.request.trigger = Some(trigger.to_string());
         self
     }
 

@@ -16,6 +16,9 @@ pub enum Error {
     /// The process was not started as a worker.
     #[error("{0} is not set: only a worker of Dal Segno can attach")]
     NotAWorker(&'static str),
+    /// An environment variable does not hold a whole number of seconds above 0.
+    #[error("{0} must be a whole number of seconds, at least 1")]
+    NotSeconds(&'static str),
     /// A file that the operator mounts cannot be read.
     #[error("cannot read {}", path.display())]
     File {

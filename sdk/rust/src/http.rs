@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Once, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use dalsegno_protocol::{AttachRequest, AttachResponse, Code, FIRST_CONTRACT, Limits, Problem, contract_of};
@@ -15,7 +15,7 @@ use ureq::unversioned::resolver::Resolver;
 use crate::connection::{Addresses, Connection};
 use crate::json::to_bytes;
 use crate::tls::CaError;
-use crate::{Error, Result, log_line};
+use crate::{Class, Error, Result, log_line, terminate};
 
 /// Timeout of one try of a call. It is above the 20 s that an attach may wait for the version check.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -57,6 +57,8 @@ pub(crate) struct Client {
     /// Whether a park is sent and not answered. A heartbeat that is refused meanwhile says nothing: the answer to the
     /// park says whether the attempt is over.
     pub(crate) parking: AtomicBool,
+    /// How long a call may go unanswered; `None`: for as long as the pod lives.
+    pub(crate) store_timeout: Option<Duration>,
     on_ended: OnEnded,
     /// The loop and the heartbeats may both get the answer that the run has ended. The hook runs once.
     hook_called: Once,
@@ -91,6 +93,7 @@ impl Client {
             contract: AtomicI32::new(FIRST_CONTRACT),
             ended_here: AtomicBool::new(false),
             parking: AtomicBool::new(false),
+            store_timeout: None,
             on_ended,
             hook_called: Once::new(),
         }
@@ -131,8 +134,9 @@ impl Client {
             .map_err(|source| Error::Json { operation: "read the gateway's answer", source })
     }
 
-    /// Sends the same bytes until they are answered, for as long as the pod lives, and returns the answer's body. No
-    /// try and no wait is longer than `timeout`. A body above the limit is refused here, because a gateway that closes
+    /// Sends the same bytes until they are answered, and returns the answer's body. Ends the process if there is a
+    /// [`Self::store_timeout`] and no answer within it, unless these are heartbeats. No try and no wait is longer than
+    /// `timeout`. A body above the limit is refused here, because a gateway that closes
     /// the connection in the middle of a body cannot say why.
     pub(crate) fn send(&self, path: &str, body: Option<&[u8]>, timeout: Duration) -> Result<Vec<u8>> {
         let length = body.map_or(0, <[u8]>::len);
@@ -149,6 +153,7 @@ impl Client {
         let connection = if path == "heartbeat" { &self.heartbeats } else { &self.turns };
         let request = Request { path, body, timeout };
         let mut delay = FIRST_DELAY;
+        let started = Instant::now();
         loop {
             let bearer = self.bearer(path)?;
             let (reason, min_delay) = match self.exchange(&connection.agent(), &request, &bearer) {
@@ -174,6 +179,9 @@ impl Client {
                 Err(error) => (error.to_string(), Duration::ZERO),
             };
             connection.renew();
+            if path != "heartbeat" && self.store_timeout.is_some_and(|longest| started.elapsed() >= longest) {
+                give_up(path, started.elapsed(), &reason);
+            }
             if delay == LONGEST_DELAY {
                 log_line(&format!("{}: no answer yet ({reason}), sending it again", loggable(path)));
             }
@@ -258,6 +266,12 @@ impl Client {
             _ => Error::Refused { path, problem },
         }
     }
+}
+
+/// Ends the process as a disruption, because the agent did not cause it.
+fn give_up(path: &str, unanswered: Duration, reason: &str) -> ! {
+    let (path, seconds) = (loggable(path), unanswered.as_secs());
+    terminate(Class::Disruption, &format!("{path}: no answer for {seconds} s ({reason})"))
 }
 
 /// A path without secrets, for logs and errors: without the id of a call or a wait and without the query.

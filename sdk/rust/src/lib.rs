@@ -40,6 +40,7 @@ mod json;
 mod race;
 mod records;
 mod run;
+mod steps;
 mod tls;
 mod waits;
 mod watch;
@@ -48,13 +49,15 @@ pub use attach::Builder;
 pub use commit::{Commit, ToolCall, failed, succeeded};
 pub use dalsegno_protocol::{
     Boundary, Call, CallOutcome, Channel, Code, CommitResponse, CommitResult, CompleteOutcome, Decision,
-    Finish, FinishOutcome, Head, Message, OnTimeout, ParkMode, Payload, Policy, Problem, RawValue, Record,
-    State, Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning, env,
+    Finish, FinishOutcome, Head, InvalidTrigger, Message, OnTimeout, ParkMode, Payload, Policy, Problem,
+    RawValue, Record, State, Trigger, Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning,
+    env,
 };
 pub use error::{Error, Result, ToolError};
 pub use inbox::UserTurn;
 pub use records::{RecordChanges, Records};
 pub use run::Run;
+pub use steps::Steps;
 pub use waits::WaitFor;
 pub use watch::GRACE;
 

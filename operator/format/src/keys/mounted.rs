@@ -5,6 +5,9 @@
 //!           AES-256-GCM of the data key (32 bytes) with its tag (16 bytes)
 //! AAD     = "dalsegno/data-key/v1", the run's id (16 bytes), the key's id
 //! ```
+//!
+//! A data key that seals texts too has `v2` in place of both `v1`. So a version that does not know sealed texts says that
+//! the data key was wrapped with another key, and touches nothing of the run.
 
 use std::path::{Path, PathBuf};
 
@@ -18,10 +21,19 @@ use ring::hmac;
 use super::{KeyProvider, Wrapped};
 use crate::seal::{DataKey, random};
 
-const TAG: &[u8] = b"dalsegno/data-key/v1";
+/// What distinguishes the two formats.
+struct Format {
+    seals_texts: bool,
+    /// The beginning of the AAD.
+    tag: &'static [u8],
+    /// The message that each key signs, so that another key with the same id is detected.
+    check: &'static [u8],
+}
 
-/// The message that each key signs, so that another key with the same id is detected.
-const CHECK: &[u8] = b"dalsegno/key-check/v1";
+const FORMATS: [Format; 2] = [
+    Format { seals_texts: false, tag: b"dalsegno/data-key/v1", check: b"dalsegno/key-check/v1" },
+    Format { seals_texts: true, tag: b"dalsegno/data-key/v2", check: b"dalsegno/key-check/v2" },
+];
 
 /// Keys in a folder, such as a mounted Secret: one file per key, named by the key's id, with 32 bytes in base64. If
 /// there are several keys, the file `current` contains the id of the one that wraps new data keys. Names that begin
@@ -38,12 +50,20 @@ const CURRENT: &str = "current";
 /// A key that wraps data keys.
 struct Key {
     id: String,
-    /// Distinguishes the key from another one with the same id, and reveals nothing else.
-    check: [u8; CHECK_LEN],
+    signing: hmac::Key,
     aead: LessSafeKey,
 }
 
 const CHECK_LEN: usize = 16;
+
+impl Key {
+    /// Distinguishes the key from another one with the same id, and reveals nothing else.
+    fn check(&self, format: &Format) -> [u8; CHECK_LEN] {
+        let mut check = [0; CHECK_LEN];
+        check.copy_from_slice(&hmac::sign(&self.signing, format.check).as_ref()[..CHECK_LEN]);
+        check
+    }
+}
 
 impl MountedKeys {
     /// The keys in this folder. Reads the folder once, to check that the keys are valid.
@@ -97,13 +117,11 @@ impl MountedKeys {
     fn key(&self, id: String, text: &str) -> Result<Key> {
         let parse = || {
             let bytes = STANDARD.decode(text.trim()).ok()?;
-            let mut check = [0; CHECK_LEN];
-            let digest = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &bytes), CHECK);
-            check.copy_from_slice(&digest.as_ref()[..CHECK_LEN]);
-            Some((check, LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?)))
+            let signing = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
+            Some((signing, LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &bytes).ok()?)))
         };
         match parse() {
-            Some((check, aead)) => Ok(Key { id, check, aead }),
+            Some((signing, aead)) => Ok(Key { id, signing, aead }),
             None => Err(self.fault(&format!(
                 "{id:?} is not 32 bytes in base64, as `openssl rand -base64 32` makes them"
             ))),
@@ -122,13 +140,15 @@ impl KeyProvider for MountedKeys {
     }
 
     async fn wrap(&self, run: RunId, data_key: &DataKey) -> Result<Wrapped> {
-        let Key { id: key_id, check, aead } = self.current_key()?;
+        let key = self.current_key()?;
+        let format = &FORMATS[usize::from(data_key.seals_texts)];
         let nonce: [u8; NONCE_LEN] = random()?;
-        let mut body = data_key.to_vec();
-        let aad = Aad::from(aad(run, &key_id));
-        let sealed = aead.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body);
+        let mut body = data_key.bytes.to_vec();
+        let aad = Aad::from(aad(format, run, &key.id));
+        let sealed = key.aead.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body);
         sealed.map_err(|_| Error::Unusable("a data key could not be wrapped".into()))?;
-        Ok(Wrapped { key_id, bytes: [&check, nonce.as_slice(), &body].concat() })
+        let bytes = [&key.check(format), nonce.as_slice(), &body].concat();
+        Ok(Wrapped { key_id: key.id, bytes })
     }
 
     async fn unwrap(&self, run: RunId, wrapped: &Wrapped) -> Result<DataKey> {
@@ -143,25 +163,25 @@ impl KeyProvider for MountedKeys {
             detail: format!("run {run}: it is not what {key_id:?} wrapped for this run"),
         };
         let (check, sealed) = bytes.split_first_chunk::<CHECK_LEN>().ok_or_else(damaged)?;
-        if *check != key.check {
+        let Some(format) = FORMATS.iter().find(|format| key.check(format) == *check) else {
             let why =
                 format!("{key_id:?} is not the key that wrapped the data key of run {run}: restore that key");
             return Err(self.fault(&why));
-        }
+        };
         let open = || {
             let (nonce, body) = sealed.split_first_chunk::<NONCE_LEN>()?;
             let mut body = body.to_vec();
-            let aad = Aad::from(aad(run, key_id));
+            let aad = Aad::from(aad(format, run, key_id));
             let opened = key.aead.open_in_place(Nonce::assume_unique_for_key(*nonce), aad, &mut body).ok()?;
-            DataKey::try_from(&*opened).ok()
+            Some(DataKey { bytes: <[u8; 32]>::try_from(&*opened).ok()?, seals_texts: format.seals_texts })
         };
         open().ok_or_else(damaged)
     }
 }
 
 /// The wrapped data key is bound to its run and to the wrapping key's id.
-fn aad(run: RunId, key_id: &str) -> Vec<u8> {
-    [TAG, run.as_bytes(), key_id.as_bytes()].concat()
+fn aad(format: &Format, run: RunId, key_id: &str) -> Vec<u8> {
+    [format.tag, run.as_bytes(), key_id.as_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -169,6 +189,7 @@ mod tests {
     use super::*;
 
     const RUN: RunId = RunId::from_u128(1);
+    const DATA_KEY: DataKey = DataKey { bytes: [7; 32], seals_texts: true };
 
     /// Files with these names and texts.
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -191,19 +212,35 @@ mod tests {
     async fn a_data_key_is_unwrapped_with_the_key_that_wrapped_it_even_if_another_is_current() {
         let folder = folder(&[("old", &key(1)), ("..data", "the kubelet's")]);
         let keys = MountedKeys::open(folder.path()).unwrap();
-        let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
+        let wrapped = keys.wrap(RUN, &DATA_KEY).await.unwrap();
         assert_eq!(wrapped.key_id, "old");
         write(&folder, &[("new", &key(2)), ("current", "new\n")]);
         assert_eq!(keys.current().await.unwrap(), "new");
-        assert_eq!(keys.unwrap(RUN, &wrapped).await.unwrap(), [7; 32]);
-        assert_eq!(keys.wrap(RUN, &[7; 32]).await.unwrap().key_id, "new");
+        assert_eq!(keys.unwrap(RUN, &wrapped).await.unwrap(), DATA_KEY);
+        assert_eq!(keys.wrap(RUN, &DATA_KEY).await.unwrap().key_id, "new");
+    }
+
+    /// A version that knows the first format only compares the check of that format.
+    #[tokio::test]
+    async fn a_data_key_that_seals_texts_is_wrapped_in_a_format_that_an_earlier_version_refuses() {
+        let keys = folder(&[("k", &key(1))]);
+        let keys = MountedKeys::open(keys.path()).unwrap();
+        let first = DataKey { seals_texts: false, ..DATA_KEY };
+        let (old, new) = (keys.wrap(RUN, &first).await.unwrap(), keys.wrap(RUN, &DATA_KEY).await.unwrap());
+        assert_eq!(
+            (keys.unwrap(RUN, &old).await.unwrap(), keys.unwrap(RUN, &new).await.unwrap()),
+            (first, DATA_KEY)
+        );
+        let known_before = keys.current_key().unwrap().check(&FORMATS[0]);
+        assert!(old.bytes.starts_with(&known_before) && !new.bytes.starts_with(&known_before));
+        assert_eq!(old.bytes.len(), new.bytes.len());
     }
 
     #[tokio::test]
     async fn a_missing_or_replaced_key_is_no_damage_and_the_error_says_what_to_do() {
         let folder = folder(&[("k", &key(1))]);
         let keys = MountedKeys::open(folder.path()).unwrap();
-        let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
+        let wrapped = keys.wrap(RUN, &DATA_KEY).await.unwrap();
         let fails = async |says: &str| match keys.unwrap(RUN, &wrapped).await {
             Err(Error::Unusable(why)) => assert!(why.contains(says) && why.contains("restore"), "{why}"),
             other => panic!("{other:?}"),
@@ -218,7 +255,7 @@ mod tests {
     async fn a_data_key_moved_to_another_run_or_changed_is_corrupt() {
         let folder = folder(&[("k", &key(1)), ("twin", &key(1)), ("current", "k")]);
         let keys = MountedKeys::open(folder.path()).unwrap();
-        let wrapped = keys.wrap(RUN, &[7; 32]).await.unwrap();
+        let wrapped = keys.wrap(RUN, &DATA_KEY).await.unwrap();
         let refused = async |run, wrapped: Wrapped| {
             assert!(matches!(keys.unwrap(run, &wrapped).await, Err(Error::Corrupt { .. })), "{wrapped:?}");
         };

@@ -19,6 +19,14 @@ pub enum AadContext<'a> {
     Arguments(&'a str),
     /// Result of the call with this id.
     Result(&'a str),
+    /// Idempotency key of the call with this id.
+    CallKey(&'a str),
+    /// Message of the run's finish.
+    FinishMessage,
+    /// Output of the run's finish.
+    FinishOutput,
+    /// Message of the end of the attempt with this number.
+    EndMessage(i32),
     /// Request of the wait with this id and opening epoch.
     WaitRequest(&'a str, i64),
     /// Answer of the wait with this id and opening epoch.
@@ -54,6 +62,16 @@ impl AadContext<'_> {
             Self::Result(call) => {
                 field(b"calls.result");
                 field(name(call).as_bytes());
+            }
+            Self::CallKey(call) => {
+                field(b"calls.key");
+                field(name(call).as_bytes());
+            }
+            Self::FinishMessage => field(b"runs.finish_message"),
+            Self::FinishOutput => field(b"runs.finish_output"),
+            Self::EndMessage(attempt) => {
+                field(b"attempts.message");
+                field(&attempt.to_be_bytes());
             }
             Self::WaitRequest(wait, epoch) | Self::WaitAnswer(wait, epoch) => {
                 field(if matches!(self, Self::WaitRequest(..)) { b"waits.request" } else { b"waits.answer" });

@@ -29,6 +29,8 @@ pub(crate) struct Lag {
     pub(crate) boundaries: i32,
     /// Request no snapshot below this lag, unless it is overdue.
     pub(crate) request_at: i32,
+    /// The lag at which a snapshot of the run is due, as far as this gateway knows. The store decides.
+    pub(crate) due: i32,
 }
 
 impl Lag {
@@ -56,13 +58,26 @@ impl SnapshotSchedule {
     /// Records a committed boundary of this turn and returns the run's lag. `is_full`: a lookup can begin with it.
     pub(crate) fn committed(&self, run: RunId, turn: i32, is_full: bool) -> Lag {
         let lag = match self.lags.get(&run) {
-            _ if is_full => Lag { turn, boundaries: 0, request_at: SNAPSHOT_DUE },
+            Some(Lag { due, .. }) if is_full => Lag { turn, boundaries: 0, request_at: due, due },
             // Other gateways may have committed the turns in between.
             Some(lag) => Lag { turn, boundaries: lag.boundaries + (turn - lag.turn).max(1), ..lag },
-            None => Lag { turn, boundaries: turn, request_at: SNAPSHOT_DUE },
+            None => {
+                let boundaries = if is_full { 0 } else { turn };
+                Lag { turn, boundaries, request_at: SNAPSHOT_DUE, due: SNAPSHOT_DUE }
+            }
         };
         self.lags.insert(run, lag);
         lag
+    }
+
+    /// Records at which lag a snapshot of a run is due, whose worker has attached with the head at this turn.
+    pub(crate) fn attached(&self, run: RunId, turn: i32, due: i32) {
+        let lag = match self.lags.get(&run) {
+            Some(lag) if lag.due == due => return,
+            Some(lag) => Lag { request_at: due, due, ..lag },
+            None => Lag { turn, boundaries: turn, request_at: due, due },
+        };
+        self.lags.insert(run, lag);
     }
 
     /// Replaces what is known of a run's lag.
@@ -106,6 +121,19 @@ mod tests {
         assert_eq!(lag(12, false), 13, "four turns at other gateways");
         assert_eq!(lag(13, true), 0);
         assert_eq!(lag(14, false), 1);
+    }
+
+    #[test]
+    fn a_run_with_a_number_of_its_own_requests_at_that_lag() {
+        let schedule = SnapshotSchedule::default();
+        let requests = |turn, is_full| schedule.committed(RUN, turn, is_full).needs_request();
+        schedule.attached(RUN, 0, 3);
+        assert_eq!([1, 2, 3].map(|turn| requests(turn, false)), [false, false, true]);
+        assert_eq!([4, 5, 6, 7].map(|turn| requests(turn, turn == 4)), [false, false, false, true]);
+        schedule.attached(RUN, 7, 50);
+        assert!(!requests(8, false), "the setting has changed");
+        schedule.attached(RunId::from_u128(2), 40, 50);
+        assert!(!schedule.committed(RunId::from_u128(2), 41, false).needs_request());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dalsegno_model::{RunId, SNAPSHOT_DUE, Snapshotted};
+use dalsegno_model::{RunId, Snapshotted};
 use tokio::runtime::Handle;
 
 use crate::background::snapshot_schedule::Lag;
@@ -57,8 +57,8 @@ async fn write_snapshot(gateway: &Gateway, run: RunId, lag: Lag) {
     let snapshot = requested.await.ok().flatten().flatten();
     gateway.metrics.snapshot_requested(snapshot.map(|snapshot| snapshot.made));
     let lag = match snapshot {
-        Some(Snapshotted { turn, lag, .. }) => Lag { turn, boundaries: lag, request_at: SNAPSHOT_DUE },
-        None => Lag { request_at: lag.boundaries + SNAPSHOT_DUE, ..lag },
+        Some(Snapshotted { turn, lag, due, .. }) => Lag { turn, boundaries: lag, request_at: due, due },
+        None => Lag { request_at: lag.boundaries + lag.due, ..lag },
     };
     gateway.snapshot_schedule.set(run, lag);
 }

@@ -126,6 +126,8 @@ async fn attach_response(gateway: &Gateway, record: &RunRecord) -> Result<Attach
         gateway.call_with_retry("reading completed calls", || store.calls(record.id, CallFilter::OpenTurn)),
         waits(gateway, record),
     )?;
+    let turn = record.head.as_ref().map_or(0, |head| head.turn);
+    gateway.snapshot_schedule.attached(record.id, turn, record.retention.snapshot_due());
     let head = record.head.as_ref().map(|head| Head {
         turn: head.turn,
         boundary: head.boundary,

@@ -267,6 +267,7 @@ fn the_documented_environment_matches_the_protocol() {
     use dalsegno_protocol::env;
     let names: Vec<_> = rows("The environment").into_iter().map(|row| row[0].clone()).collect();
     let files = [env::CA_FILE, env::TOKEN_FILE, env::INPUT_FILE];
-    let all = [&[env::URL][..], &files, &[env::RUN, env::ATTEMPT, env::TERMINATION_LOG]].concat();
+    let others = [env::RUN, env::ATTEMPT, env::TERMINATION_LOG, env::STORE_TIMEOUT_SECONDS];
+    let all = [&[env::URL][..], &files, &others].concat();
     assert_eq!(names, all);
 }

@@ -46,6 +46,8 @@ async fn a_malformed_body_is_refused_with_a_reason() {
         (format!("{{{ID},\"state\":[1NaN]}}"), "not JSON"),
         (format!("{{{ID},\"state\":NaN,\"state\":1}}"), "not JSON"),
         (format!("{{{ID},\"trigger\":\"\"}}"), "`trigger`"),
+        (format!("{{{ID},\"trigger\":\"TASK_ENDED\"}}"), "must be one of TURN_END, TASK_END"),
+        (format!("{{{ID},\"trigger\":\"task ended\"}}"), "such as invoice.checked"),
         (format!("{{{ID},\"usage\":{{\"tokensIn\":-1}}}}"), "`usage.tokensIn` is -1"),
         (format!("{{{ID},\"usage\":{{\"costMicroUSD\":1099511627777}}}}"), "`usage.costMicroUSD`"),
         (

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dalsegno_model::{SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Worker as _};
+use dalsegno_model::{Operator as _, Retention, SNAPSHOT_DUE, SNAPSHOT_OVERDUE, Worker as _};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use uuid::Uuid;
@@ -55,6 +55,19 @@ async fn the_gateway_that_commits_the_tenth_boundary_requests_a_snapshot() {
     let text = metrics(&ctx);
     assert!(text.contains(r#"dalsegno_gateway_snapshot_lag_boundaries_bucket{le="10.0"} 19"#), "{text}");
     assert!(!text.contains(r#"{outcome="not-due"}"#) && !text.contains(r#"{outcome="failed"}"#), "{text}");
+}
+
+#[tokio::test]
+async fn a_run_with_a_number_of_its_own_has_a_snapshot_after_as_many_boundaries() {
+    let ctx = TestContext::new().await;
+    let retention = Retention { snapshot_every: Some(3), ..Retention::default() };
+    ctx.store.set_retention(ctx.run, &retention).await.unwrap();
+    ctx.attach("pod-1", INSTANCE).await.ok();
+    for turn in 1..=3 {
+        append(&ctx, turn).await.ok();
+    }
+    until(&ctx, r#"dalsegno_gateway_snapshots_total{outcome="made"} 1"#).await;
+    assert!(!metrics(&ctx).contains(r#"{outcome="not-due"}"#), "it does not ask before");
 }
 
 #[tokio::test]

@@ -67,7 +67,7 @@ pub trait Worker: Send + Sync + 'static {
     /// Whether this capability is the current one. Used for reads.
     async fn is_current(&self, run: RunId, capability: &Digest) -> Result<bool>;
 
-    /// Makes a snapshot of the state at the head if one is due, that is [`crate::SNAPSHOT_DUE`] boundaries after the
+    /// Makes a snapshot of the state at the head if one is due, that is [`crate::Snapshotted::due`] boundaries after the
     /// nearest starting point of a lookup. Never changes the run's row; several callers may try at once. Before this
     /// returns, the snapshot is read back and compared with the state.
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted>;

@@ -220,7 +220,7 @@ async fn expire(cx: &TestContext, workers: &[Worker]) {
     for worker in workers {
         cx.finish(&worker.finish()).await.unwrap();
         cx.mark_deleted(&worker.object_uid).await.unwrap();
-        cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+        cx.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     }
     while cx.drop_expired(500).await.unwrap().run.is_some() {}
 }
@@ -278,7 +278,7 @@ async fn measure_runs(engine: &str, database: &Database, is_encrypted: bool) -> 
     let of = |tables: &[&str]| number(runs.of(tables) / count);
     for worker in &workers {
         cx.mark_deleted(&worker.object_uid).await.unwrap();
-        cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+        cx.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     }
     while cx.drop_expired(500).await.unwrap().run.is_some() {}
     purge(&cx, &workers).await;

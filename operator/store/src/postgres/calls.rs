@@ -19,7 +19,7 @@ use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle};
+use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, Result, RunId, Settle};
 
 static CLAIM: LazyLock<String> = LazyLock::new(|| {
     let call = CallRow::columns_of("(call)");
@@ -90,7 +90,8 @@ impl Postgres {
         let cipher = self.cipher_to_write(claim.run).await?;
         let arguments =
             encode_payload(claim.arguments.as_deref(), AadContext::Arguments(&claim.id), &cipher)?;
-        let claim = EncodedClaim { claim, arguments: arguments.as_deref(), cipher: &cipher };
+        let key = claim.key.as_deref().map(|key| sealed_key(&claim.id, key, &cipher)).transpose()?;
+        let claim = EncodedClaim { claim, key, arguments: arguments.as_deref(), cipher: &cipher };
         let claimed = match claim.claim.approval {
             None => self.claim_at_once(&claim).await?,
             Some(_) => self.claim_with_approval(&claim).await?,
@@ -104,18 +105,20 @@ impl Postgres {
         }
     }
 
-    /// Claims a call that uses no approval: one statement, or two if the stored arguments must be compared first.
+    /// Claims a call that uses no approval: one statement, or more if the stored key or arguments must be compared first.
     async fn claim_at_once(&self, claim: &EncodedClaim<'_>) -> DbResult<ClaimRow> {
         let executor = self.pool.for_run(claim.claim.run);
-        let row = executor.optional(claim.query(claim.arguments)?).await?.ok_or(DbError::OtherDataKey)?;
-        if let Some(call) = claim.with_other_arguments(&row)? {
-            return Ok(ClaimRow::OtherArguments(call));
+        let mut sent = ClaimedTexts { key: true, arguments: true };
+        loop {
+            let row = executor.optional(claim.query(sent)?).await?.ok_or(DbError::OtherDataKey)?;
+            if let Some(call) = claim.with_other_arguments(&row)? {
+                return Ok(ClaimRow::OtherArguments(call));
+            }
+            match claim.without_equal(sent, &row)? {
+                Some(fewer) => sent = fewer,
+                None => return Ok(ClaimRow::Row(row)),
+            }
         }
-        if !claim.is_to_compare(&row)? {
-            return Ok(ClaimRow::Row(row));
-        }
-        let row = executor.optional(claim.query(None)?).await?.ok_or(DbError::OtherDataKey)?;
-        Ok(ClaimRow::Row(row))
     }
 
     /// Claims a call that uses an approval, in a transaction: if the call has other arguments, the approval stays unused.
@@ -124,21 +127,23 @@ impl Postgres {
         let work = async {
             let _served = queued.acquire().await?;
             let (mut transaction, _) = self.pool.begin("").await?;
-            let mut rows = transaction.all(claim.query(claim.arguments)?).await?;
-            let other = rows.first().map(|row| claim.with_other_arguments(row)).transpose()?.flatten();
-            if let Some(call) = other {
-                transaction.rollback().await?;
-                return Ok(ClaimRow::OtherArguments(call));
+            let mut sent = ClaimedTexts { key: true, arguments: true };
+            loop {
+                let Some(row) = transaction.all(claim.query(sent)?).await?.pop() else {
+                    transaction.rollback().await?;
+                    return Err(DbError::OtherDataKey);
+                };
+                if let Some(call) = claim.with_other_arguments(&row)? {
+                    transaction.rollback().await?;
+                    return Ok(ClaimRow::OtherArguments(call));
+                }
+                if let Some(fewer) = claim.without_equal(sent, &row)? {
+                    sent = fewer;
+                    continue;
+                }
+                transaction.commit().await?;
+                return Ok(ClaimRow::Row(row));
             }
-            if rows.first().map(|row| claim.is_to_compare(row)).transpose()? == Some(true) {
-                rows = transaction.all(claim.query(None)?).await?;
-            }
-            let Some(row) = rows.pop() else {
-                transaction.rollback().await?;
-                return Err(DbError::OtherDataKey);
-            };
-            transaction.commit().await?;
-            Ok(ClaimRow::Row(row))
         };
         self.pool.with_timeout(work).await
     }
@@ -199,8 +204,22 @@ impl Postgres {
 /// A claim whose payload is encoded.
 struct EncodedClaim<'a> {
     claim: &'a Claim,
+    /// The key as it is stored.
+    key: Option<String>,
     arguments: Option<&'a [u8]>,
     cipher: &'a WriteCipher,
+}
+
+/// What a try of a claim sends. Without its key or arguments it is a claim with those of the stored call.
+#[derive(Clone, Copy)]
+struct ClaimedTexts {
+    key: bool,
+    arguments: bool,
+}
+
+/// The key of a call as it is stored.
+pub(super) fn sealed_key(id: &str, key: &str, cipher: &PayloadCipher) -> Result<String> {
+    cipher.seal_text(AadContext::CallKey(id), &without_nul(key))
 }
 
 /// The answer to a claim.
@@ -212,18 +231,19 @@ enum ClaimRow {
 }
 
 impl EncodedClaim<'_> {
-    /// The statement, with these encoded arguments, which are the claim's or none.
-    fn query(&self, encoded: Option<&[u8]>) -> DbResult<Query<'static, sqlx::Postgres, PgArguments>> {
-        let Self { claim, cipher, .. } = self;
+    /// The statement.
+    fn query(&self, sent: ClaimedTexts) -> DbResult<Query<'static, sqlx::Postgres, PgArguments>> {
+        let Self { claim, key, cipher, .. } = self;
         let digests = cipher.call_digests(&claim.id);
-        let arguments = claim.arguments.as_deref().filter(|_| encoded.is_some());
+        let encoded = self.arguments.filter(|_| sent.arguments);
+        let arguments = claim.arguments.as_deref().filter(|_| sent.arguments);
         Ok(sqlx::query(AssertSqlSafe(CLAIM.as_str()))
             .bind(claim.run)
             .bind(claim.capability.to_vec())
             .bind(without_nul(&claim.id))
             .bind(claim.claim_id)
             .bind(enum_str(&claim.policy)?)
-            .bind(claim.key.as_deref().map(without_nul))
+            .bind(key.clone().filter(|_| sent.key))
             .bind(encoded.map(<[u8]>::to_vec))
             .bind(size::of_json(arguments))
             .bind(OPEN_CALLS_LIMIT)
@@ -244,9 +264,18 @@ impl EncodedClaim<'_> {
         Ok(has_other.then_some(call))
     }
 
-    /// Whether the claim is to be sent again without its arguments, since they are the stored ones.
-    fn is_to_compare(&self, row: &PgRow) -> DbResult<bool> {
-        Ok(row.try_get::<&str, _>("verdict")? == "compare")
+    /// What to send next, if what the database could not compare is equal: arguments that are encoded otherwise, or a key
+    /// that was stored before the run's texts were sealed.
+    fn without_equal(&self, sent: ClaimedTexts, row: &PgRow) -> DbResult<Option<ClaimedTexts>> {
+        Ok(match row.try_get("verdict")? {
+            "compare" => Some(ClaimedTexts { arguments: false, ..sent }),
+            "other key" if sent.key => {
+                let stored = CallRow::read(row)?.opened_key(self.cipher)?;
+                let is_same = self.claim.key.as_deref().map(without_nul) == Some(stored);
+                is_same.then_some(ClaimedTexts { key: false, ..sent })
+            }
+            _ => None,
+        })
     }
 
     fn parse(&self, row: &PgRow) -> DbResult<Claimed> {

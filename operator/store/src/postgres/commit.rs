@@ -166,8 +166,8 @@ impl Postgres {
     pub(super) async fn do_finish(&self, call: &FinishCall) -> DbResult<Committed> {
         // A run finishes once: the data key is read anew, so that the digest is under the stored one.
         self.keys.forget(call.run);
-        let body = self.cipher_to_write(call.run).await?.body(call.digest);
-        let committed = self.transact(call.run, &Finish::of(call, body)).await?;
+        let cipher = self.cipher_to_write(call.run).await?;
+        let committed = self.transact(call.run, &Finish::of(call, &cipher)).await?;
         if matches!(committed, Committed::Finished | Committed::Fenced { committed: false }) {
             self.ensure_comparable(call.run).await?;
         }

@@ -8,6 +8,7 @@ use sqlx::query::Query;
 use sqlx::{Encode, Row as _, Type};
 use uuid::Uuid;
 
+use super::calls::sealed_key;
 use super::record_columns::RecordColumns;
 use super::row::{
     boundary_number, enum_str, head, optional_boundary, optional_digest, without_nul, worker_signals,
@@ -16,6 +17,7 @@ use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::EncodedOps;
 use crate::keys::WriteCipher;
 use crate::reads::encode_payload;
+use crate::texts::sealed_finish;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
 use dalsegno_format::{codec, header, size};
 use dalsegno_model::{Commit, CommitReceipt, Committed, Digest, NewFinish, Result, RunId};
@@ -131,7 +133,7 @@ pub(super) struct Extras {
 impl Extras {
     pub fn of(commit: &Commit, cipher: &PayloadCipher) -> DbResult<Self> {
         Ok(Self {
-            finish: FinishColumns::of(commit.finish.as_ref())?,
+            finish: FinishColumns::of(commit.finish.as_ref().map(|it| sealed_finish(it, Some(cipher))))?,
             calls: CallColumns::of(&commit.calls, cipher)?,
             records: RecordColumns::of(&commit.records, cipher)?,
             // As with a finish, no call may stay without an outcome.
@@ -250,14 +252,14 @@ struct FinishColumns {
 }
 
 impl FinishColumns {
-    fn of(finish: Option<&NewFinish>) -> DbResult<Self> {
+    fn of(finish: Option<NewFinish>) -> DbResult<Self> {
         let Some(NewFinish { outcome, reason, message, output }) = finish else {
             return Ok(Self::default());
         };
         Ok(Self {
-            outcome: Some(enum_str(outcome)?),
-            reason: Some(without_nul(reason)),
-            message: Some(without_nul(message)),
+            outcome: Some(enum_str(&outcome)?),
+            reason: Some(without_nul(&reason)),
+            message: Some(without_nul(&message)),
             output: output.as_deref().map(without_nul),
         })
     }
@@ -293,7 +295,7 @@ impl CallColumns {
             arguments_digests,
             ids: calls.iter().map(|call| without_nul(&call.id)).collect(),
             policies: calls.iter().map(|call| enum_str(&call.policy)).collect::<DbResult<_>>()?,
-            keys: calls.iter().map(|call| without_nul(&call.key)).collect(),
+            keys: calls.iter().map(|call| sealed_key(&call.id, &call.key, cipher)).collect::<Result<_>>()?,
             arguments: calls.iter().map(arguments).collect::<Result<_>>()?,
             arguments_bytes: calls.iter().map(|call| size::of_json(call.arguments.as_deref())).collect(),
         })

@@ -13,8 +13,9 @@ use crate::keys::{
     DATA_KEY_LOST, KeyReader, KeyState, KeyWriter, PAGE_ROWS, Rewrapping, Wrapped, WriteCipher,
 };
 use crate::statements::COUNT_UNSEALED;
-use dalsegno_format::seal::{PayloadCipher, SEALED};
-use dalsegno_model::{Error, Result, RunId, Shred, Shredded};
+use crate::texts::{HoldsRecord, cipher_if_any, has_sealed_texts, open_attempt, open_record};
+use dalsegno_format::seal::{PayloadCipher, SEALED, is_sealed_text};
+use dalsegno_model::{Attempt, Error, Result, RunId, Shred, Shredded};
 
 const READ: &str = "SELECT run, key_id, wrapped, lifecycle = 'live' AS is_live \
      FROM data_keys JOIN runs ON runs.id = run WHERE run = $1";
@@ -87,6 +88,30 @@ impl Postgres {
     /// The cipher that writes a run's payloads.
     pub(super) async fn cipher_to_write(&self, run: RunId) -> DbResult<WriteCipher> {
         Ok(self.keys.cipher_to_write(&self.snapshot_store(), run).await?)
+    }
+
+    /// The cipher for the texts that a rule stores. Its statement does not compare the data key, so the key is read anew.
+    /// `None`: it cannot be had.
+    pub(super) async fn cipher_of_texts(&self, run: RunId) -> Result<Option<WriteCipher>> {
+        self.keys.forget(run);
+        cipher_if_any(self.keys.cipher_to_write(&self.snapshot_store(), run).await)
+    }
+
+    /// Opens the texts of the record in an answer: one round trip if any of them is sealed and the data key is not cached.
+    pub(super) async fn open_texts(&self, answer: &mut impl HoldsRecord) -> Result<()> {
+        let Some(record) = answer.record().filter(|record| has_sealed_texts(record)) else { return Ok(()) };
+        let cipher = self.keys.cipher_to_read(&self.snapshot_store(), record.id, true).await;
+        open_record(record, cipher_if_any(cipher)?.as_ref());
+        Ok(())
+    }
+
+    /// As [`Self::open_texts`], for one attempt.
+    pub(super) async fn open_end(&self, run: RunId, attempt: &mut Attempt) -> Result<()> {
+        if attempt.end.as_ref().is_some_and(|end| is_sealed_text(&end.message)) {
+            let cipher = self.keys.cipher_to_read(&self.snapshot_store(), run, true).await;
+            open_attempt(attempt, cipher_if_any(cipher)?.as_ref());
+        }
+        Ok(())
     }
 
     /// Does work that seals payloads of a run. If another data key is stored than this process has cached, the work has

@@ -33,7 +33,8 @@ const SIZES: &str = "SELECT CASE WHEN state_hash IS NOT DISTINCT FROM head_hash 
          SELECT coalesce(sum(bytes), 0)::bigint FROM ( \
              SELECT coalesce(octet_length(ops), 0) + coalesce(octet_length(events), 0) AS bytes FROM boundaries \
              WHERE run = runs.id AND turn <= runs.head_turn AND NOT undone \
-             ORDER BY turn DESC, boundary DESC LIMIT $2 \
+             ORDER BY turn DESC, boundary DESC \
+             LIMIT (SELECT 2 * coalesce(snapshot_every, $2) FROM runs WHERE id = $1) \
          ) AS latest \
      ) AS tail, ds_open_calls_v1(runs) AS calls FROM runs WHERE id = $1";
 
@@ -87,7 +88,7 @@ impl Postgres {
     }
 
     pub(super) async fn do_sizes(&self, run: RunId) -> DbResult<Sizes> {
-        let query = sqlx::query(SIZES).bind(run).bind(i64::from(SNAPSHOT_DUE) * 2);
+        let query = sqlx::query(SIZES).bind(run).bind(SNAPSHOT_DUE);
         let Some(row) = self.pool.optional(query).await? else { return Ok(Sizes::default()) };
         Ok(Sizes { state: row.try_get("state")?, tail: row.try_get("tail")?, calls: row.try_get("calls")? })
     }

@@ -47,6 +47,8 @@ pub(super) struct SnapshotStore<'a, E> {
     pub keys: &'a Keys,
 }
 
+const SNAPSHOT_EVERY: &str = "SELECT snapshot_every FROM runs WHERE id = $1";
+
 impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
     async fn walk(&self, run: RunId, walk: &Walk) -> Result<Option<Branch>> {
         branch::walk(self.executor, run, walk)
@@ -82,6 +84,12 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
 impl SnapshotWriter for SnapshotStore<'_, Pool> {
     async fn cipher_to_write(&self, run: RunId) -> Result<WriteCipher> {
         self.keys.cipher_to_snapshot(self, run).await
+    }
+
+    async fn snapshot_every(&self, run: RunId) -> Result<Option<i32>> {
+        let found = self.executor.all(sqlx::query(SNAPSHOT_EVERY).bind(run)).await;
+        let every = found.and_then(|rows| Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten()));
+        every.map_err(|fault| fault.with_context("reading a setting"))
     }
 
     async fn store_snapshot(&self, new: NewSnapshot) -> Result<()> {

@@ -22,8 +22,8 @@ use dalsegno_model::{
     NextStep, NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince,
     Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
     RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound,
-    Rewrapped, RunId, RunLimits, RunRecord, SNAPSHOT_DUE, Sent, Settle, Shred, Shredded, Sizes, Snapshotted,
-    StepBack, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack,
+    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -39,19 +39,27 @@ impl Operator for Postgres {
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        self.do_create_run(new).await.map_err(|fault| fault.with_context(Adopt::OPERATION))
+        let created = self.do_create_run(new).await;
+        let mut created = created.map_err(|fault| fault.with_context(Adopt::OPERATION))?;
+        self.open_texts(&mut created).await?;
+        Ok(created)
     }
 
     async fn find_by_object(&self, object_uid: &str) -> Result<LookUp> {
-        self.do_find_by_object(object_uid).await.map_err(|fault| fault.with_context("finding a run"))
+        let found = self.do_find_by_object(object_uid).await;
+        let mut found = found.map_err(|fault| fault.with_context("finding a run"))?;
+        self.open_texts(&mut found).await?;
+        Ok(found)
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord> {
-        self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
+        let cipher = self.cipher_of_texts(run).await?;
+        self.transition(run, EndAttempt::of(ending, then, cipher.as_deref())).await
     }
 
     async fn forgive_end(&self, run: RunId, forgiveness: &Forgiveness) -> Result<RunRecord> {
-        self.transition(run, ForgiveEnd(forgiveness.clone())).await
+        let cipher = self.cipher_of_texts(run).await?;
+        self.transition(run, ForgiveEnd::of(forgiveness, cipher.as_deref())).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
@@ -262,7 +270,7 @@ impl Worker for Postgres {
     async fn snapshot(&self, run: RunId) -> Result<Snapshotted> {
         let make = || async { snapshot_writer::make(&self.snapshot_store(), run).await };
         let done = self.with_fresh_key(run, make).await?;
-        if !done.made && done.lag >= SNAPSHOT_DUE {
+        if !done.made && done.lag >= done.due {
             // It was not stored, perhaps since the stored data key is another one. The next try reads that.
             self.keys.forget(run);
         }
@@ -336,11 +344,20 @@ impl Read for Postgres {
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
-        self.do_get_run(run).await.map_err(|fault| fault.with_context("reading a run"))
+        let mut found = self.do_get_run(run).await.map_err(|fault| fault.with_context("reading a run"))?;
+        if let Some(record) = &mut found {
+            self.open_texts(record).await?;
+        }
+        Ok(found)
     }
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
-        self.do_find(namespace, name).await.map_err(|fault| fault.with_context("finding runs by name"))
+        let found = self.do_find(namespace, name).await;
+        let mut found = found.map_err(|fault| fault.with_context("finding runs by name"))?;
+        for record in &mut found {
+            self.open_texts(record).await?;
+        }
+        Ok(found)
     }
 
     async fn waits(&self, run: RunId) -> Result<Vec<Wait>> {
@@ -352,7 +369,12 @@ impl Read for Postgres {
     }
 
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {
-        self.do_attempt(run, number).await.map_err(|fault| fault.with_context("reading an attempt"))
+        let found = self.do_attempt(run, number).await;
+        let mut found = found.map_err(|fault| fault.with_context("reading an attempt"))?;
+        if let Some(attempt) = &mut found {
+            self.open_end(run, attempt).await?;
+        }
+        Ok(found)
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {

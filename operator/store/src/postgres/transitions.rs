@@ -63,7 +63,9 @@ impl Postgres {
             }
             Ok(answer)
         };
-        self.pool.with_timeout(work).await
+        let mut answer = self.pool.with_timeout(work).await?;
+        self.open_texts(&mut answer).await?;
+        Ok(answer)
     }
 
     /// Runs a transition that rarely writes, and whose rule needs only the run and its attempts. If the rule writes

@@ -7,7 +7,7 @@ use super::EnumText;
 use super::table::table;
 use crate::db_error::{DbError, DbResult};
 use crate::stored_rows::ReadCall as _;
-use dalsegno_format::seal::{AadContext, PayloadCipher, is_sealed};
+use dalsegno_format::seal::{AadContext, PayloadCipher, is_sealed, is_sealed_text};
 use dalsegno_format::{codec, size};
 use dalsegno_model::Result;
 use dalsegno_model::read_transaction::StoredCall;
@@ -44,9 +44,17 @@ impl CallRow {
         if self.key_refused { CallState::KeyRefused } else { self.state.0 }
     }
 
-    /// Whether a payload looks sealed: then it is only readable with the run's data key.
+    /// Whether the key or a payload looks sealed: then it is only readable with the run's data key.
     pub fn looks_sealed(&self) -> bool {
-        [&self.arguments, &self.result].into_iter().flatten().any(|payload| is_sealed(payload))
+        is_sealed_text(&self.key)
+            || [&self.arguments, &self.result].into_iter().flatten().any(|payload| is_sealed(payload))
+    }
+
+    /// The key that the worker gave; empty if it was shredded.
+    pub fn opened_key(&self, cipher: &PayloadCipher) -> DbResult<String> {
+        let opened = cipher.open_text(AadContext::CallKey(&self.id), &self.key);
+        let opened = opened.map_err(DbError::from).map_err(|error| error.of(format!("call {:?}", self.id)));
+        Ok(opened?.unwrap_or_default())
     }
 
     /// Bytes that the call counts while it is open.
@@ -73,7 +81,7 @@ impl CallRow {
         Ok(dalsegno_protocol::Call {
             arguments: payload(&self.arguments, AadContext::Arguments(&self.id))?,
             result: payload(&self.result, AadContext::Result(&self.id))?,
-            ..self.public_without_payloads()
+            ..self.public_without_payloads(self.opened_key(cipher)?)
         })
     }
 
@@ -84,18 +92,19 @@ impl CallRow {
             attempt: self.attempt,
             touched: self.touched_turn.or(Some(self.turn)),
             digests: cipher.call_digests(&self.id),
-            call: self.public_without_payloads(),
+            // A key that cannot be opened is the damage that `public` reports.
+            call: self.public_without_payloads(self.opened_key(cipher).unwrap_or_default()),
             damage: None,
         };
         stored.with(self.public(cipher))
     }
 
-    fn public_without_payloads(&self) -> dalsegno_protocol::Call {
+    fn public_without_payloads(&self, key: String) -> dalsegno_protocol::Call {
         dalsegno_protocol::Call {
             id: self.id.clone(),
             turn: self.turn,
             policy: self.policy.0,
-            key: self.key.clone(),
+            key,
             state: self.public_state(),
             arguments: None,
             result: None,

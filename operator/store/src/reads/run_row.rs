@@ -99,6 +99,7 @@ table! {
         expired_at: Option<i64>,
         emptied: bool,
         keep_last: Option<i32>,
+        snapshot_every: Option<i32>,
         dropped_turn: Option<i32>,
         dropped_boundary: Option<BoundaryColumn>,
         dropped_epoch: Option<i64>,
@@ -173,12 +174,14 @@ impl RunRow {
 
     /// How much of the run is kept, and for how long.
     pub fn retention(&self) -> Retention {
-        Retention { days: self.retention_days, keep_last: self.keep_last }
+        let Self { keep_last, snapshot_every, .. } = *self;
+        Retention { days: self.retention_days, keep_last, snapshot_every }
     }
 
     /// Sets how much of the run is kept, and for how long.
-    pub fn set_retention(&mut self, Retention { days, keep_last }: Retention) {
+    pub fn set_retention(&mut self, Retention { days, keep_last, snapshot_every }: Retention) {
         (self.retention_days, self.keep_last) = (days, keep_last);
+        self.snapshot_every = snapshot_every;
     }
 
     /// An upper limit of the size of the state at the head, in bytes. `None` if the head has moved since it was

@@ -14,6 +14,7 @@ use super::row::{HeadPoint, RunRow};
 use super::sqlx_types::{self, BoundaryColumn, Hash};
 use crate::db_error::DbResult;
 use crate::encoded_ops::{EncodedOps, MAX_BATCHED_BYTES};
+use crate::texts::sealed_finish;
 use crate::transitions::{OutboxEntry, ParkWithBoundary};
 use dalsegno_format::codec;
 use dalsegno_format::header::{self, Header, NO_PARENT};
@@ -74,7 +75,7 @@ impl PreparedCommit {
             inbox: commit.inbox.clone(),
             usage: commit.usage,
             trigger: commit.trigger.clone(),
-            finish: commit.finish.clone(),
+            finish: commit.finish.as_ref().map(|finish| sealed_finish(finish, Some(&cipher))),
             park: ParkWithBoundary::of(commit),
             cipher,
             room: Room::default(),

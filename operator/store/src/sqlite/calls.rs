@@ -73,7 +73,7 @@ async fn claim_call(conn: &mut SqliteConnection, now: i64, claim: PreparedClaim)
     let Some(mut call) = CallRow::load(conn, claim.run, &claim.id).await? else {
         return first_claim(conn, now, row, claim).await;
     };
-    if let Some(reason) = mismatch(&call, &claim) {
+    if let Some(reason) = mismatch(&call, &claim)? {
         return Ok(Claimed::Invalid(reason));
     }
     if has_other_arguments(&call, claim.arguments.as_deref(), &claim.cipher)? {
@@ -127,13 +127,14 @@ async fn first_claim(
     };
     // An effect must not begin while its turn could not be stored. What has begun is completed.
     claim.room.check()?;
+    let stored_key = claim.cipher.seal_text(AadContext::CallKey(&claim.id), &key)?;
     let call = CallRow {
         run: claim.run,
         id: claim.id,
         ordinal: next_ordinal(conn, claim.run).await?,
         turn: row.open_turn(),
         policy: EnumText(claim.policy),
-        key,
+        key: stored_key,
         created_at: now,
         state: EnumText(CallState::Started),
         arguments: claim.arguments,
@@ -156,7 +157,7 @@ async fn first_claim(
     row.own_open_calls += needs_outcome(call.policy.0);
     let mut detail = json!({
         "call": call.id, "attempt": row.attempt, "turn": call.turn, "policy": call.policy.0,
-        "key": claim.cipher.call_digests(&call.id).render(&call.key),
+        "key": claim.cipher.call_digests(&call.id).render(&key),
     });
     if let Some(digest) = claim.arguments_digest {
         detail["arguments"] = digest.into();
@@ -167,14 +168,15 @@ async fn first_claim(
 }
 
 /// Returns how a claim contradicts the stored call.
-fn mismatch(call: &CallRow, claim: &PreparedClaim) -> Option<String> {
-    if claim.key.as_ref().is_some_and(|key| *key != call.key) {
+fn mismatch(call: &CallRow, claim: &PreparedClaim) -> DbResult<Option<String>> {
+    let stored = call.opened_key(&claim.cipher)?;
+    Ok(if claim.key.as_ref().is_some_and(|key| *key != stored) {
         Some(format!("call {:?} has another key", call.id))
     } else if call.policy.0 != claim.policy {
         Some(format!("call {:?} has another policy: {:?}", call.id, call.policy.0))
     } else {
         None
-    }
+    })
 }
 
 /// Whether a rewind undid the turn of a call.

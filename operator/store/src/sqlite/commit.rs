@@ -131,7 +131,7 @@ async fn write(
     commit: &PreparedCommit,
 ) -> DbResult<Option<Committed>> {
     let Proposal { turn, boundary, .. } = commit.proposal;
-    let added = open_calls::planned_bytes(conn, row.id, turn, &commit.calls).await?;
+    let added = open_calls::planned_bytes(conn, turn, commit).await?;
     if !commit.calls.is_empty() && !open_calls::add(conn, &mut row, added).await? {
         return Ok(None);
     }
@@ -173,7 +173,7 @@ async fn plan_calls(
         .bind(ordinal)
         .bind(commit.proposal.turn)
         .bind(EnumText(call.policy))
-        .bind(&call.key)
+        .bind(commit.cipher.seal_text(AadContext::CallKey(&call.id), &call.key)?)
         .bind(EnumText(CallState::Planned))
         .bind(encode_payload(call.arguments.as_deref(), AadContext::Arguments(&call.id), &commit.cipher)?)
         .bind(size::of_json(call.arguments.as_deref()))

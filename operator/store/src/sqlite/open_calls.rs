@@ -1,13 +1,14 @@
 //! The size of a run's open calls: those that are started, and those of the open turn that are planned or have ended.
 
-use dalsegno_protocol::{CallState, Limits, PlannedCall};
+use dalsegno_protocol::{CallState, Limits};
 use sqlx::SqliteConnection;
 
+use super::boundary::PreparedCommit;
 use super::row::RunRow;
 use crate::db_error::DbResult;
 use crate::reads::CallRow;
+use dalsegno_format::seal::AadContext;
 use dalsegno_format::size;
-use dalsegno_model::RunId;
 
 /// Bytes of the open calls. Each half uses its own index.
 pub(super) const BYTES: &str = "SELECT coalesce(sum(octet_length(id) + octet_length(key) + arguments_bytes \
@@ -67,16 +68,15 @@ pub(super) fn open_bytes(row: &RunRow, call: &CallRow) -> i64 {
 /// Returns the bytes that planned calls add to the open calls. `turn` is the turn that opens with them.
 pub(super) async fn planned_bytes(
     conn: &mut SqliteConnection,
-    run: RunId,
     turn: i32,
-    calls: &[PlannedCall],
+    commit: &PreparedCommit,
 ) -> DbResult<i64> {
     let mut added = 0;
-    for call in calls {
-        added += match CallRow::load(conn, run, &call.id).await? {
+    for call in &commit.calls {
+        added += match CallRow::load(conn, commit.run, &call.id).await? {
             None => size::of_call(size::OpenCall {
                 id: &call.id,
-                key: &call.key,
+                key: &commit.cipher.seal_text(AadContext::CallKey(&call.id), &call.key)?,
                 arguments_bytes: size::of_json(call.arguments.as_deref()),
                 result_bytes: 0,
             }),

@@ -122,8 +122,8 @@ impl Sqlite {
     }
 
     pub(super) async fn finish_run(&self, finish: &FinishCall) -> Result<Committed> {
-        let body = self.cipher_to_write(finish.run).await?.body(finish.digest);
-        let committed = self.transition(finish.run, Finish::of(finish, body)).await?;
+        let cipher = self.cipher_to_write(finish.run).await?;
+        let committed = self.transition(finish.run, Finish::of(finish, &cipher)).await?;
         self.check_comparison(finish.run, committed).await
     }
 

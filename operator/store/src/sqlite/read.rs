@@ -13,9 +13,7 @@ use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, FoundRuns, OpenWaitsSql, RunRows, StoreRow, record_sql};
 use crate::statements::namespace_usage;
 use crate::transitions::OWN_OR_PRIOR_RUN;
-use dalsegno_model::{
-    Attempt, Digest, LookUp, NamespaceUsage, NewRun, RunId, RunRecord, SNAPSHOT_DUE, Sizes,
-};
+use dalsegno_model::{Attempt, Digest, LookUp, NamespaceUsage, NewRun, RunId, RunRecord, Sizes};
 
 pub(super) async fn store_row(conn: &mut SqliteConnection) -> DbResult<StoreRow> {
     static SQL: LazyLock<String> =
@@ -132,7 +130,12 @@ pub(super) async fn sizes(conn: &mut SqliteConnection, run: RunId) -> DbResult<S
     );
     Ok(Sizes {
         state: row.known_state_bytes(),
-        tail: tail.bind(run).bind(row.head_turn).bind(SNAPSHOT_DUE * 2).fetch_one(&mut *conn).await?,
+        tail: tail
+            .bind(run)
+            .bind(row.head_turn)
+            .bind(row.retention().snapshot_due() * 2)
+            .fetch_one(&mut *conn)
+            .await?,
         calls: open_calls::bytes(conn, &row).await?,
     })
 }

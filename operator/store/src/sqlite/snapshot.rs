@@ -141,3 +141,9 @@ pub(super) async fn put(conn: &mut SqliteConnection, now: i64, new: NewSnapshot)
     .await?;
     Ok(())
 }
+
+/// Returns the number of boundaries after which a snapshot of a run is due, if the run has one.
+pub(super) async fn every(conn: &mut SqliteConnection, run: RunId) -> DbResult<Option<i32>> {
+    let query = sqlx::query_scalar("SELECT snapshot_every FROM runs WHERE id = ?").bind(run);
+    Ok(query.fetch_optional(conn).await?.flatten())
+}

@@ -4,9 +4,10 @@ use super::database::{QueryExecutor, Sqlite};
 use super::{boundary_pages, branch, data_keys, snapshot};
 use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Rewrapping, Wrapped, WriteCipher};
 use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
+use crate::texts::{HoldsRecord, cipher_if_any, has_sealed_texts, open_attempt, open_record};
 use dalsegno_format::chain::EncodedSnapshot;
-use dalsegno_format::seal::{self, PayloadCipher};
-use dalsegno_model::{BoundaryId, Digest, Result, RunId};
+use dalsegno_format::seal::{self, PayloadCipher, is_sealed_text};
+use dalsegno_model::{Attempt, BoundaryId, Digest, Result, RunId};
 
 /// Chunks that one write stores. Between two of these writes the commits of other runs get their turn.
 const CHUNK_BATCH: usize = 32;
@@ -59,6 +60,10 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
 impl SnapshotWriter for SnapshotStore<'_, Sqlite> {
     async fn cipher_to_write(&self, run: RunId) -> Result<WriteCipher> {
         self.keys.cipher_to_snapshot(self, run).await
+    }
+
+    async fn snapshot_every(&self, run: RunId) -> Result<Option<i32>> {
+        self.executor.read("reading a setting", move |conn, _| Box::pin(snapshot::every(conn, run))).await
     }
 
     /// The writes are unsynced: if a power failure undoes them, another snapshot is made. If the boundary is dropped
@@ -135,6 +140,23 @@ impl Sqlite {
     /// Returns the cipher that writes a run's payloads.
     pub(super) async fn cipher_to_write(&self, run: RunId) -> Result<PayloadCipher> {
         Ok(self.keys.cipher_to_write(&self.snapshot_store(), run).await?.into_cipher())
+    }
+
+    /// Opens the texts of the record in an answer.
+    pub(super) async fn open_texts(&self, answer: &mut impl HoldsRecord) -> Result<()> {
+        let Some(record) = answer.record().filter(|record| has_sealed_texts(record)) else { return Ok(()) };
+        let cipher = self.cipher_to_read(record.id, true).await;
+        open_record(record, cipher_if_any(cipher)?.as_ref());
+        Ok(())
+    }
+
+    /// Opens the texts of an attempt.
+    pub(super) async fn open_end(&self, run: RunId, attempt: &mut Attempt) -> Result<()> {
+        if attempt.end.as_ref().is_some_and(|end| is_sealed_text(&end.message)) {
+            let cipher = self.cipher_to_read(run, true).await;
+            open_attempt(attempt, cipher_if_any(cipher)?.as_ref());
+        }
+        Ok(())
     }
 
     /// Fails if this process cannot compare a body with a stored digest: the run has a data key, and there are no keys.

@@ -10,6 +10,7 @@ use super::{
     namespace, outbox, prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::fork;
+use crate::texts::cipher_if_any;
 use crate::transitions::{
     AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
     RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RefuseUse, RequestCancel, RequestRewind,
@@ -42,20 +43,27 @@ impl Operator for Sqlite {
     }
 
     async fn create_run(&self, new: &NewRun) -> Result<Created> {
-        self.create(new).await
+        let mut created = self.create(new).await?;
+        self.open_texts(&mut created).await?;
+        Ok(created)
     }
 
     async fn find_by_object(&self, object_uid: &str) -> Result<LookUp> {
         let uid = object_uid.to_owned();
-        self.read("finding a run", |conn, now| Box::pin(read::find_by_object(conn, now, uid))).await
+        let found = self.read("finding a run", |conn, now| Box::pin(read::find_by_object(conn, now, uid)));
+        let mut found = found.await?;
+        self.open_texts(&mut found).await?;
+        Ok(found)
     }
 
     async fn end_attempt(&self, run: RunId, ending: &Ending, then: &NextStep) -> Result<RunRecord> {
-        self.transition(run, EndAttempt { ending: ending.clone(), then: then.clone() }).await
+        let cipher = cipher_if_any(self.cipher_to_write(run).await)?;
+        self.transition(run, EndAttempt::of(ending, then, cipher.as_ref())).await
     }
 
     async fn forgive_end(&self, run: RunId, forgiveness: &Forgiveness) -> Result<RunRecord> {
-        self.transition(run, ForgiveEnd(forgiveness.clone())).await
+        let cipher = cipher_if_any(self.cipher_to_write(run).await)?;
+        self.transition(run, ForgiveEnd::of(forgiveness, cipher.as_ref())).await
     }
 
     async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded> {
@@ -339,12 +347,23 @@ impl Read for Sqlite {
     }
 
     async fn get_run(&self, run: RunId) -> Result<Option<RunRecord>> {
-        self.read("reading a run", move |conn, now| Box::pin(read::get_run(conn, now, run))).await
+        let found = self.read("reading a run", move |conn, now| Box::pin(read::get_run(conn, now, run)));
+        let mut found = found.await?;
+        if let Some(record) = &mut found {
+            self.open_texts(record).await?;
+        }
+        Ok(found)
     }
 
     async fn find(&self, namespace: &str, name: &str) -> Result<Vec<RunRecord>> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.read("finding runs by name", |conn, now| Box::pin(read::find(conn, now, namespace, name))).await
+        let found =
+            self.read("finding runs by name", |conn, now| Box::pin(read::find(conn, now, namespace, name)));
+        let mut found = found.await?;
+        for record in &mut found {
+            self.open_texts(record).await?;
+        }
+        Ok(found)
     }
 
     async fn waits(&self, run: RunId) -> Result<Vec<Wait>> {
@@ -356,7 +375,13 @@ impl Read for Sqlite {
     }
 
     async fn attempt(&self, run: RunId, number: i32) -> Result<Option<Attempt>> {
-        self.read("reading an attempt", move |conn, _| Box::pin(read::attempt(conn, run, number))).await
+        let found =
+            self.read("reading an attempt", move |conn, _| Box::pin(read::attempt(conn, run, number)));
+        let mut found = found.await?;
+        if let Some(attempt) = &mut found {
+            self.open_end(run, attempt).await?;
+        }
+        Ok(found)
     }
 
     async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>> {

@@ -14,7 +14,10 @@ use dalsegno_model::{Result, RunId};
 impl Sqlite {
     /// Performs a transition of a run.
     pub(super) async fn transition<T: Transition>(&self, run: RunId, rule: T) -> Result<T::Answer> {
-        self.write(T::OPERATION, move |conn, now| Box::pin(transact(conn, now, run, rule))).await
+        let written = self.write(T::OPERATION, move |conn, now| Box::pin(transact(conn, now, run, rule)));
+        let mut answer = written.await?;
+        self.open_texts(&mut answer).await?;
+        Ok(answer)
     }
 
     /// Performs a transition that rarely writes, and whose rule needs only the run and its attempts. If the rule writes

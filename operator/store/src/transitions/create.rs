@@ -227,6 +227,7 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         expired_at: None,
         emptied: false,
         keep_last: None,
+        snapshot_every: None,
         dropped_turn: None,
         dropped_boundary: None,
         dropped_epoch: None,

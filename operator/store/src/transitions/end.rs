@@ -9,6 +9,7 @@ use super::waits::withdraw_waits;
 use super::{Change, OutboxEntry, text};
 use crate::db_error::DbResult;
 use crate::reads::{AttemptRow, EnumText, Hash, RunRow};
+use crate::texts::EndMessage;
 use dalsegno_model::audit::{actor, kind};
 use dalsegno_model::{
     AttemptState, Cause, Class, Counters, Digest, Ending, Lifecycle, NewFinish, RunOutcome,
@@ -22,7 +23,7 @@ pub(super) fn neutral_ending(attempt: i32, cause: Cause) -> Ending {
 /// Ends the current attempt, unless it has ended: counts the end, counts the calls that were started and not
 /// completed as unsettled, and fences the run. Returns the class that the end was counted as; `None`: the attempt had
 /// ended before.
-fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
+fn end(change: &mut Change, ending: &Ending, message: &str) -> DbResult<Option<Class>> {
     let run = change.row();
     if run.attempt_state.0 == AttemptState::Ended {
         return Ok(None);
@@ -42,7 +43,7 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     attempt.charged = Some(class == Class::Crash);
     attempt.progress = Some(progress);
     attempt.exit_code = ending.exit_code;
-    attempt.message = Some(text(&ending.message));
+    attempt.message = Some(text(message));
 
     // The attempt is over, so every started call is unsettled.
     for policy in [Policy::RetrySameKey, Policy::Probe, Policy::Ask, Policy::ReadOnly] {
@@ -61,22 +62,27 @@ fn end(change: &mut Change, ending: &Ending) -> DbResult<Option<Class>> {
     Ok(Some(class))
 }
 
-/// Ends the current attempt and appends the end to the audit, unless the attempt has ended.
+/// Ends the current attempt, whose end has no message, and appends the end to the audit, unless the attempt has ended.
 pub(super) fn end_with_audit(change: &mut Change, ending: &Ending) -> DbResult<()> {
-    let Some(class) = end(change, ending)? else { return Ok(()) };
+    end_with_message(change, ending, &EndMessage::of("", ending.attempt, None))
+}
+
+/// As [`end_with_audit`], with this message in place of the ending's.
+pub(super) fn end_with_message(change: &mut Change, ending: &Ending, message: &EndMessage) -> DbResult<()> {
+    let Some(class) = end(change, ending, &message.stored)? else { return Ok(()) };
     let RunRow { attempt, epoch, .. } = *change.row();
     let detail = json!({
         "attempt": attempt, "cause": ending.cause, "class": class, "epoch": epoch,
-        "exitCode": ending.exit_code, "message": text(&ending.message),
+        "exitCode": ending.exit_code,
     });
-    change.audit(kind::ENDED, actor::OPERATOR, detail);
+    change.audit(kind::ENDED, actor::OPERATOR, message.audited(detail));
     Ok(())
 }
 
 /// Ends the current attempt for a reason outside of it. Fences the run even if the attempt had ended before.
 pub(super) fn fence_and_end(change: &mut Change, cause: Cause) -> DbResult<()> {
     let ending = neutral_ending(change.row().attempt, cause);
-    if end(change, &ending)?.is_none() {
+    if end(change, &ending, "")?.is_none() {
         fence(change);
     }
     Ok(())

@@ -6,7 +6,8 @@ use super::end::finish_with_audit;
 use super::worker::{commit_receipt, has_capability, has_unsettled, is_finish, renew_lease, report_signals};
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
-use dalsegno_format::seal::BodyDigest;
+use crate::texts::sealed_finish;
+use dalsegno_format::seal::{BodyDigest, PayloadCipher};
 use dalsegno_model::audit::actor;
 use dalsegno_model::{Committed, Digest, FinishCall, NewFinish, RunId};
 
@@ -20,9 +21,15 @@ pub(crate) struct Finish {
 }
 
 impl Finish {
-    pub fn of(call: &FinishCall, digest: BodyDigest) -> Self {
-        let FinishCall { run: _, capability, commit_id, digest: _, ref finish } = *call;
-        Self { capability, commit_id, digest, finish: finish.clone() }
+    /// Seals the texts of the finish.
+    pub fn of(call: &FinishCall, cipher: &PayloadCipher) -> Self {
+        let FinishCall { run: _, capability, commit_id, digest, ref finish } = *call;
+        Self {
+            capability,
+            commit_id,
+            digest: cipher.body(digest),
+            finish: sealed_finish(finish, Some(cipher)),
+        }
     }
 }
 

@@ -5,19 +5,34 @@ use serde_json::json;
 use super::{Change, Decision, Rows, Transition, text};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
+use crate::texts::EndMessage;
+use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{Class, Counters, Forgiveness, RunRecord};
+use dalsegno_model::{Cause, Class, Counters, Forgiveness, RunRecord};
 
 /// [`dalsegno_model::Store::forgive_end`].
 #[derive(Clone, Debug)]
-pub(crate) struct ForgiveEnd(pub Forgiveness);
+pub(crate) struct ForgiveEnd {
+    pub attempt: i32,
+    pub cause: Cause,
+    /// What is now known of the end, as it is stored.
+    pub message: EndMessage,
+}
+
+impl ForgiveEnd {
+    /// Seals the message.
+    pub fn of(forgiveness: &Forgiveness, cipher: Option<&PayloadCipher>) -> Self {
+        let Forgiveness { attempt, cause, message } = forgiveness;
+        Self { attempt: *attempt, cause: *cause, message: EndMessage::of(message, *attempt, cipher) }
+    }
+}
 
 impl Transition for ForgiveEnd {
     type Answer = RunRecord;
     const OPERATION: &'static str = "taking back the charge of an attempt";
 
     fn decide(&self, rows: Rows) -> DbResult<Decision<RunRecord>> {
-        let Self(Forgiveness { attempt: number, cause, message }) = self;
+        let Self { attempt: number, cause, message } = self;
         let mut change = Change::of(rows);
         // A granted budget has forgiven the attempts before it already.
         if !change.is_live() || *number <= change.row().reset_attempt {
@@ -35,12 +50,12 @@ impl Transition for ForgiveEnd {
         attempt.cause = Some(cause.to_string());
         attempt.class = Some(EnumText(Class::Disruption));
         attempt.charged = Some(false);
-        attempt.message = Some(text(message));
+        attempt.message = Some(text(&message.stored));
         let run = change.run();
         let counters = run.counters();
         run.set_counters(forgiven(counters, progress));
-        let detail = json!({ "attempt": number, "cause": cause, "message": text(message) });
-        change.audit(kind::FORGIVEN, actor::OPERATOR, detail);
+        let detail = json!({ "attempt": number, "cause": cause });
+        change.audit(kind::FORGIVEN, actor::OPERATOR, message.audited(detail));
         change.with_record()
     }
 }

@@ -5,12 +5,15 @@ use serde_json::json;
 
 use super::{Change, Decision, LastAudit, Needs, Rows, Transition, text};
 use crate::db_error::DbResult;
+use crate::texts::HoldsRecord;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{Lifecycle, Purge, RunId};
 
 /// The rule of [`dalsegno_model::Admin::purge`].
 #[derive(Clone, Debug)]
 pub(crate) struct RecordPurge(pub Purge);
+
+impl HoldsRecord for PurgeRecord {}
 
 /// Whether rows of the run may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

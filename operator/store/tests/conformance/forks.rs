@@ -279,7 +279,9 @@ async fn a_turn_that_is_not_there_is_refused(cx: &TestContext) {
     let not_available = |first, last| ForkRefusal::TurnNotAvailable(AvailableTurns { first, last });
     let at = |turn| fork_of(&parent.object_uid, Some(turn));
     assert_eq!(refusal(cx, run.id, &at(15)).await, not_available(1, 14));
-    cx.set_retention(parent.run, &Retention { days: 30, keep_last: Some(3) }).await.unwrap();
+    cx.set_retention(parent.run, &Retention { days: 30, keep_last: Some(3), ..Retention::default() })
+        .await
+        .unwrap();
     while cx.compact(parent.run, 500).await.unwrap().run.is_some() {}
     let dropped = cx.run_of(&parent).await.dropped_to.unwrap();
     assert_eq!(refusal(cx, run.id, &at(dropped.turn - 1)).await, not_available(dropped.turn, 14));
@@ -367,7 +369,7 @@ async fn a_fork_can_be_forked_and_outlives_its_parent(cx: &TestContext) {
     let second = fork(cx, &fork_of(&worker.object_uid, Some(4))).await;
     let before = (everything(cx, first.id).await, everything(cx, second.id).await);
     ok(cx.finish(&parent.finish()).await.unwrap());
-    cx.set_retention(parent.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+    cx.set_retention(parent.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     while !cx.expire(parent.run, 500).await.unwrap().done {}
     assert!(cx.state(parent.run, None).await.is_err(), "the payloads of the parent are gone");
     assert_eq!((everything(cx, first.id).await, everything(cx, second.id).await), before);

@@ -58,7 +58,7 @@ async fn bytes_are_counted_once_and_subtracted_when_they_expire(cx: &TestContext
     assert!(after[0].bytes > before[0].bytes);
     cx.commit(&resend(&second)).await.unwrap();
     assert_eq!(cx.namespace_usage(1).await.unwrap(), after, "a duplicate adds nothing");
-    cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+    cx.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     ok(cx.finish(&worker.finish()).await.unwrap());
     assert!(!cx.drop_expired(1).await.unwrap().done);
     assert_eq!(cx.namespace_usage(1).await.unwrap(), after);

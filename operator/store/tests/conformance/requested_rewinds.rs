@@ -227,7 +227,9 @@ async fn a_turn_that_is_not_there_is_refused(cx: &TestContext) {
 
 async fn a_turn_that_retention_has_dropped_is_refused(cx: &TestContext) {
     let worker = worked(cx, 14).await;
-    cx.set_retention(worker.run, &Retention { days: 30, keep_last: Some(3) }).await.unwrap();
+    cx.set_retention(worker.run, &Retention { days: 30, keep_last: Some(3), ..Retention::default() })
+        .await
+        .unwrap();
     while cx.compact(worker.run, 500).await.unwrap().run.is_some() {}
     let dropped = cx.run_of(&worker).await.dropped_to.unwrap();
     let run = cx.request_rewind(worker.run, &request(1, dropped.turn - 1)).await.unwrap();

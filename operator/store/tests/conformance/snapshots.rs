@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dalsegno_model::{Commit, Error, Rewound, SNAPSHOT_DUE, Snapshotted};
+use dalsegno_model::{Commit, Error, Retention, Rewound, SNAPSHOT_DUE, Snapshotted};
 use dalsegno_protocol::Boundary;
 use futures::future::join_all;
 
@@ -11,6 +11,7 @@ use crate::engines::{count, on_every_engine, on_every_persistent_engine, tamper}
 
 on_every_engine! {
     a_snapshot_is_made_only_when_it_is_due,
+    a_run_has_snapshots_as_often_as_its_own_setting_says,
     a_state_is_the_same_with_and_without_snapshots,
     json_is_read_back_byte_for_byte_from_a_snapshot,
     concurrent_snapshotters_make_one_snapshot,
@@ -76,19 +77,44 @@ async fn a_snapshot_is_made_only_when_it_is_due(cx: &TestContext) {
     let worker = cx.worker().await;
     for turn in 1..SNAPSHOT_DUE {
         grow(cx, &worker, turn..=turn).await;
-        assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn, lag: turn });
+        assert_eq!(
+            snapshot(cx, &worker).await,
+            Snapshotted { made: false, turn, lag: turn, due: SNAPSHOT_DUE }
+        );
     }
     grow(cx, &worker, 10..=10).await;
-    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: true, turn: 10, lag: 0 });
-    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 10, lag: 0 });
+    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: true, turn: 10, lag: 0, due: SNAPSHOT_DUE });
+    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 10, lag: 0, due: SNAPSHOT_DUE });
     grow(cx, &worker, 11..=19).await;
-    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 19, lag: 9 });
+    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 19, lag: 9, due: SNAPSHOT_DUE });
     for plan in [20, 21] {
         let bare = Commit { ops: None, full: false, ..worker.plan(plan) };
         ok(cx.commit(&bare).await.unwrap());
         assert_eq!(snapshot(cx, &worker).await.made, plan == 20, "plans are boundaries too");
         grow(cx, &worker, plan..=plan).await;
     }
+}
+
+async fn a_run_has_snapshots_as_often_as_its_own_setting_says(cx: &TestContext) {
+    let (worker, other) = (cx.worker().await, cx.worker().await);
+    let every = |snapshot_every| Retention { snapshot_every, ..Retention::default() };
+    let set = cx.set_retention(worker.run, &every(Some(3))).await.unwrap();
+    assert_eq!((set.retention.snapshot_every, set.retention.snapshot_due()), (Some(3), 3));
+    grow(cx, &worker, 1..=2).await;
+    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 2, lag: 2, due: 3 });
+    for turns in [3..=3, 4..=6] {
+        let turn = *turns.end();
+        grow(cx, &worker, turns).await;
+        assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: true, turn, lag: 0, due: 3 });
+    }
+    cx.set_retention(worker.run, &every(Some(50))).await.unwrap();
+    grow(cx, &worker, 7..=16).await;
+    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 16, lag: 10, due: 50 });
+    cx.set_retention(worker.run, &every(None)).await.unwrap();
+    assert!(snapshot(cx, &worker).await.made, "the built-in value is 10");
+    assert_eq!(state(cx, &worker, None).await, grown(16));
+    grow(cx, &other, 1..=3).await;
+    assert_eq!(snapshot(cx, &other).await.made, false, "another run has its own setting");
 }
 
 async fn a_state_is_the_same_with_and_without_snapshots(cx: &TestContext) {
@@ -128,7 +154,10 @@ async fn concurrent_snapshotters_make_one_snapshot(cx: &TestContext) {
         let made =
             join_all(snapshotters).await.into_iter().filter(|done| done.as_ref().unwrap().made).count();
         assert!(made >= 1, "round {round}");
-        assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: round * 10 + 10, lag: 0 });
+        assert_eq!(
+            snapshot(cx, &worker).await,
+            Snapshotted { made: false, turn: round * 10 + 10, lag: 0, due: SNAPSHOT_DUE }
+        );
     }
     assert_eq!(state(cx, &worker, None).await, grown(50));
 }
@@ -137,13 +166,13 @@ async fn a_plain_full_state_needs_no_snapshot(cx: &TestContext) {
     let worker = cx.worker().await;
     for turn in 1..=20 {
         cx.commit_turn(&worker, turn).await;
-        assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn, lag: 0 });
+        assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn, lag: 0, due: SNAPSHOT_DUE });
     }
 }
 
 async fn a_run_without_a_boundary_gets_no_snapshot(cx: &TestContext) {
     let worker = cx.worker().await;
-    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 0, lag: 0 });
+    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: false, turn: 0, lag: 0, due: SNAPSHOT_DUE });
 }
 
 /// After the rewind, the new branch reaches and passes the turn of the old branch's snapshot, with other content.
@@ -160,7 +189,7 @@ async fn a_snapshot_of_an_undone_branch_is_not_used_on_the_new_one(cx: &TestCont
         change(cx, &worker, turn, r#"{"append":{"log":[{"json":"rewritten"}]}}"#).await;
         assert_eq!(state(cx, &worker, None).await, rewritten(turn as usize - 12), "turn {turn}");
     }
-    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: true, turn: 24, lag: 0 });
+    assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: true, turn: 24, lag: 0, due: SNAPSHOT_DUE });
     for turn in 13..=24 {
         assert_eq!(state(cx, &worker, Some(turn)).await, rewritten(turn as usize - 12), "turn {turn}");
     }
@@ -179,7 +208,7 @@ async fn a_lookup_reads_only_the_snapshot_and_what_follows(cx: &TestContext) {
 
 async fn a_lookup_at_turn_1000_costs_the_same_as_at_turn_10(cx: &TestContext) {
     let worker = cx.worker().await;
-    let mut last = Snapshotted { made: false, turn: 0, lag: 0 };
+    let mut last = Snapshotted { made: false, turn: 0, lag: 0, due: SNAPSHOT_DUE };
     for turn in 1..=1_000 {
         // The state has the same size in every turn.
         let text = format!(r#"{{"truncate":{{"log":3}},"append":{{"log":[{{"json":{turn}}}]}}}}"#);
@@ -189,7 +218,7 @@ async fn a_lookup_at_turn_1000_costs_the_same_as_at_turn_10(cx: &TestContext) {
             assert!(last.made, "turn {turn}");
         }
     }
-    assert_eq!(last, Snapshotted { made: true, turn: 1_000, lag: 0 });
+    assert_eq!(last, Snapshotted { made: true, turn: 1_000, lag: 0, due: SNAPSHOT_DUE });
     assert_eq!(tamper(cx, "DELETE FROM boundaries WHERE turn < 1000").await, 999, "a lookup reads one row");
     assert!(state(cx, &worker, None).await.ends_with(r#"{"json":1000}]}}"#));
     let chunks = count(cx, "SELECT count(*) FROM chunks").await;
@@ -206,7 +235,11 @@ async fn a_damaged_snapshot_is_not_used(cx: &TestContext) {
         let of_run = format!("{damage} AND content_hash IN ({})", hashes_of(cx, &worker).await);
         assert_eq!(tamper(cx, &of_run).await, 1, "{damage}");
         assert_eq!(state(cx, &worker, None).await, grown(25), "{damage}");
-        assert_eq!(snapshot(cx, &worker).await, Snapshotted { made: true, turn: 25, lag: 0 }, "{damage}");
+        assert_eq!(
+            snapshot(cx, &worker).await,
+            Snapshotted { made: true, turn: 25, lag: 0, due: SNAPSHOT_DUE },
+            "{damage}"
+        );
         assert_eq!(state(cx, &worker, None).await, grown(25), "{damage}");
     }
 }

@@ -183,7 +183,7 @@ async fn the_waits_of_a_retried_boundary_stay(cx: &TestContext) {
 async fn retention_deletes_the_payloads_of_waits_and_keeps_what_they_were(cx: &TestContext) {
     let (worker, epoch) = waiting_worker(cx).await;
     ok(cx.finish(&worker.finish()).await.unwrap());
-    cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+    cx.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     sleep_ms(5).await;
     while !cx.expire(worker.run, 100).await.unwrap().done {}
     let proposal = cx.proposal(worker.run, "noon", epoch).await.unwrap().unwrap();

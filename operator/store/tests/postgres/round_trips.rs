@@ -231,7 +231,7 @@ async fn life(cx: &TestContext, proxy: &Proxy) -> Vec<(&'static str, u64)> {
     count(Some("set deadlines"));
     cx.set_deadlines(run.id, &deadlines).await.unwrap();
     count(Some("set the same deadlines"));
-    cx.set_retention(run.id, &Retention { days: 7, keep_last: None }).await.unwrap();
+    cx.set_retention(run.id, &Retention { days: 7, ..Retention::default() }).await.unwrap();
     count(Some("set the retention"));
     cx.reset_budget(run.id, 0, 1).await.unwrap();
     count(Some("grant a budget"));

@@ -205,7 +205,7 @@ async fn a_forged_call_is_found_at_every_position(engine: &Engine) {
 async fn payloads_of_calls_may_be_missing_after_an_audited_expiry(engine: &Engine) {
     let cx = &engine.cx;
     let worker = busy(engine).await;
-    cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+    cx.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     cx.mark_deleted(&worker.object_uid).await.unwrap();
     while !cx.drop_expired(100).await.unwrap().done {}
     let calls = cx.calls(worker.run, CallFilter::All).await.unwrap();

@@ -241,7 +241,11 @@ async fn audit_rows_about_dropped_payloads_are_never_pruned(engine: &Engine) {
     let worker = used(engine).await;
     assert_eq!(audit::first_needed(&engine.cx.audit(worker.run).await.unwrap()), i64::MAX);
     engine.cx.finish(&worker.finish()).await.unwrap();
-    engine.cx.set_retention(worker.run, &Retention { days: 0, keep_last: Some(1) }).await.unwrap();
+    engine
+        .cx
+        .set_retention(worker.run, &Retention { days: 0, keep_last: Some(1), ..Retention::default() })
+        .await
+        .unwrap();
     while engine.cx.compact(worker.run, 500).await.unwrap().run.is_some() {}
     let dropped = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();
     while engine.cx.drop_expired(500).await.unwrap().run.is_some() {}

@@ -58,7 +58,7 @@ async fn over(engine: &Engine) -> Worker {
 }
 
 async fn expire(engine: &Engine, run: RunId) {
-    engine.cx.set_retention(run, &Retention { days: 0, keep_last: None }).await.unwrap();
+    engine.cx.set_retention(run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     while engine.cx.drop_expired(500).await.unwrap().run.is_some() {}
 }
 
@@ -171,7 +171,7 @@ async fn three_hundred_runs_are_purged_in_pages_of_one_namespace(engine: &Engine
         let namespace = if number % 3 == 0 { "other" } else { "agents" };
         let new = NewRun { namespace: namespace.into(), ..new_run() };
         engine.cx.create(&new).await;
-        engine.cx.set_retention(new.id, &Retention { days: 0, keep_last: None }).await.unwrap();
+        engine.cx.set_retention(new.id, &Retention { days: 0, ..Retention::default() }).await.unwrap();
         engine.cx.mark_deleted(&new.object_uid).await.unwrap();
         engine.cx.expire(new.id, 500).await.unwrap();
     }

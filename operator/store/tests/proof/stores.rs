@@ -284,7 +284,7 @@ async fn found(engine: &Engine, worker: &Worker, sql: &str, problem: &str) {
 async fn an_expired_run_has_no_problem_and_vanished_payloads_are_one(engine: &Engine) {
     let worker = used(engine).await;
     engine.cx.finish(&worker.finish()).await.unwrap();
-    engine.cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+    engine.cx.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     while engine.cx.drop_expired(2).await.unwrap().run.is_some() {
         assert_eq!(engine.check().await.1, [], "also between two steps");
     }

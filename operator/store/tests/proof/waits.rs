@@ -126,7 +126,7 @@ async fn ended(engine: &Engine) -> Worker {
     let cx = &engine.cx;
     let worker = waiting(engine).await;
     cx.mark_deleted(&worker.object_uid).await.unwrap();
-    cx.set_retention(worker.run, &Retention { days: 0, keep_last: None }).await.unwrap();
+    cx.set_retention(worker.run, &Retention { days: 0, ..Retention::default() }).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     while !cx.expire(worker.run, 2).await.unwrap().done {}
     worker

@@ -42,7 +42,7 @@ async fn the_rest_of_a_run_without_its_beginning_can_be_decoded(engine: &Engine)
     for cx in [engine.plain().await, engine.sealed().await] {
         let worker = cx.worker().await;
         patched(&cx, &worker, 1..=40).await;
-        let retention = Retention { days: 0, keep_last: Some(25) };
+        let retention = Retention { days: 0, keep_last: Some(25), ..Retention::default() };
         cx.set_retention(worker.run, &retention).await.unwrap();
         while cx.compact(worker.run, 500).await.unwrap().run.is_some() {}
         cx.finish(&worker.finish()).await.unwrap();

@@ -1,7 +1,7 @@
 //! The sealed formats, byte for byte: sealed and wrapped bytes of an earlier version must stay readable.
 
 use dalsegno_format::codec;
-use dalsegno_format::seal::{AadContext, CallDigestsExt as _, DigestKeyExt as _, PayloadCipher};
+use dalsegno_format::seal::{AadContext, CallDigestsExt as _, DataKey, DigestKeyExt as _, PayloadCipher};
 use dalsegno_model::{Digest, RunId};
 use dalsegno_protocol::Boundary;
 use dalsegno_store::keys::{KeyProvider as _, MountedKeys, Wrapped};
@@ -34,7 +34,7 @@ const SPOTS: [AadContext<'static>; 11] = [
     AadContext::Chunk(&HASH),
 ];
 
-/// The name in the golden file. A new kind needs a golden payload.
+/// The name in the golden file. A new kind needs a golden payload; a test of the format has a golden text.
 fn name(spot: AadContext<'_>) -> &'static str {
     match spot {
         AadContext::Ops(..) => "ops",
@@ -48,6 +48,10 @@ fn name(spot: AadContext<'_>) -> &'static str {
         AadContext::Message(..) => "message",
         AadContext::Snapshot(_) => "snapshot",
         AadContext::Chunk(_) => "chunk",
+        AadContext::CallKey(_)
+        | AadContext::FinishMessage
+        | AadContext::FinishOutput
+        | AadContext::EndMessage(_) => unreachable!("these are positions of texts"),
     }
 }
 
@@ -59,7 +63,8 @@ fn golden(name: &str) -> Vec<u8> {
 }
 
 fn sealing() -> PayloadCipher {
-    PayloadCipher::under(RUN, &golden("dataKey").try_into().unwrap()).unwrap()
+    let data_key = DataKey { bytes: golden("dataKey").try_into().unwrap(), seals_texts: false };
+    PayloadCipher::under(RUN, &data_key).unwrap()
 }
 
 #[tokio::test]
@@ -67,7 +72,7 @@ async fn a_golden_wrapped_data_key_is_unwrapped() {
     let folder = keys::folder();
     let wrapped = Wrapped { key_id: "k1".into(), bytes: golden("wrapped") };
     let data_key = MountedKeys::open(folder.path()).unwrap().unwrap(RUN, &wrapped).await.unwrap();
-    assert_eq!(data_key.as_slice(), golden("dataKey"));
+    assert_eq!((data_key.bytes.as_slice(), data_key.seals_texts), (&*golden("dataKey"), false));
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod late;
 mod rotation;
 mod shredding;
 mod switched_on;
+mod texts;
 
 use std::sync::Arc;
 
@@ -68,6 +69,12 @@ impl Engine {
     /// A store of another process with the current keys and empty caches.
     async fn sealed(&self) -> TestContext {
         TestContext::new(open_beside(&self.url, keys::shared(&self.keys)).await.unwrap(), ()).sealed()
+    }
+
+    /// A store of a process of the version that did not seal texts.
+    async fn sealed_by_version_before(&self) -> TestContext {
+        let keys = keys::FirstFormat(keys::shared(&self.keys).unwrap());
+        TestContext::new(open_beside(&self.url, Some(Arc::new(keys))).await.unwrap(), ()).sealed()
     }
 
     /// A store of a process without keys.

@@ -81,7 +81,7 @@ def attach(
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
-    store_deadline: float | None = None,
+    store_timeout: float | None = None,
     on_resume: Callable[[Run[dict[str, Any]], dict[str, Answer]], object] | None = None,
 ) -> Run[dict[str, Any]]: ...
 @overload
@@ -91,7 +91,7 @@ def attach(
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
-    store_deadline: float | None = None,
+    store_timeout: float | None = None,
     on_resume: Callable[[Run[S], dict[str, Answer]], object] | None = None,
 ) -> Run[S]: ...
 def attach(
@@ -100,7 +100,7 @@ def attach(
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
-    store_deadline: float | None = None,
+    store_timeout: float | None = None,
     on_resume: Callable[[Run[Any], dict[str, Answer]], object] | None = None,
 ) -> Run[Any]:
     """Attaches this process to its run, and returns the run as its last committed turn left it.
@@ -115,15 +115,15 @@ def attach(
     sigterm: installs a handler for SIGTERM, see `Run.stopping`. It needs the main thread.
     every: how many turns are committed together. A crash then repeats up to so many turns: their steps and tools are
         answered from the store, and everything else is done again.
-    store_deadline: after how many seconds without an answer the process leaves (`StoreUnavailable`), uncharged. By
-        default `DALSEGNO_STORE_DEADLINE` says it, and without that the process waits for ever.
+    store_timeout: after how many seconds without an answer the process leaves (`StoreUnavailable`), uncharged. By
+        default `DALSEGNO_STORE_TIMEOUT_SECONDS` says it, and without that the process waits for ever.
     on_resume: `on_resume(run, answers)` is called before this returns if the run goes on from a checkpoint or from
         waits, with the answers since the head by the ids of their waits: let the agent judge by its policy again.
 
     Errors: `NotConfigured` where nothing has started this process as a worker; `Refused` if the gateway refuses for good;
     `TypeError` or `ValueError` where the committed state is not of the type; whatever `on_resume` raises.
     """
-    run: Run[Any] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
+    run: Run[Any] = Run(state, sigterm=sigterm, store_timeout=store_timeout)
     run._begin(heartbeat, every)
     run._judge_again(on_resume)
     return run

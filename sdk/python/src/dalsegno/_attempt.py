@@ -84,7 +84,9 @@ class Attempt(Generic[S]):
     inbox: int
     """The position of the newest message to the run, as of the latest answer; 0 if none came."""
 
-    def __init__(self, state: type[S] | None = None, *, sigterm: bool = True, store_deadline: float | None = None) -> None:
+    def __init__(
+        self, state: type[S] | None = None, *, sigterm: bool = True, store_timeout: float | None = None
+    ) -> None:
         """Prepares an attempt. It sends nothing: `_attach` does."""
         url, self._instance = _env.gateway_url(), secrets.token_urlsafe(32)
         run_id = url.path.rstrip("/").split("/")[-1]
@@ -98,7 +100,7 @@ class Attempt(Generic[S]):
             self._instance,
             on_answer=self._on_answer,
             on_refusal=self._on_refusal,
-            store_deadline=_env.store_deadline() if store_deadline is None else store_deadline,
+            store_timeout=_env.store_timeout() if store_timeout is None else store_timeout,
         )
         self._calls = Calls(self._transport, key_prefix=f"{run_id}:")  # no other run has such keys
         self._waits = Waits(self._transport)

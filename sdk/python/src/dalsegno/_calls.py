@@ -100,7 +100,9 @@ class Calls:
         self._send_result(begun.id, begun.claim, outcome, result)
         self._claims.pop(begun.id, None)
 
-    def call(self, id: str, policy: str, function: Function, key: str | None, arguments: Any, approval: str | None) -> Any:
+    def call(
+        self, id: str, policy: str, function: Function, key: str | None, arguments: Any, approval: str | None
+    ) -> Any:
         """Claims the call, runs its tool if nothing speaks against it, and returns the result: see `Run.call`."""
         begun = self.begin(id, policy, key, arguments, approval)
         if not begun.must_run:

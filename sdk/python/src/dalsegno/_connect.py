@@ -55,9 +55,7 @@ def connect(address: tuple[str, int], timeout: float, source_address: tuple[str,
                 key.data.close()
 
 
-def _start(
-    attempts: selectors.BaseSelector, target: tuple[Any, ...], source_address: tuple[str, int] | None
-) -> None:
+def _start(attempts: selectors.BaseSelector, target: tuple[Any, ...], source_address: tuple[str, int] | None) -> None:
     """Starts one attempt. A refusal that is known at once is found by the selector like a later one."""
     family, kind, protocol, _, address = target
     connection = socket.socket(family, kind, protocol)

@@ -1,7 +1,7 @@
 """The environment of a worker: the variables that the operator, or `dalsegno dev`, sets for its process.
 
 `DALSEGNO_URL`, `DALSEGNO_TOKEN_FILE` and `DALSEGNO_INPUT_FILE` are read when they are needed; each function raises
-`NotConfigured` where its variable is not set. `DALSEGNO_CA_FILE` and `DALSEGNO_STORE_DEADLINE` are optional.
+`NotConfigured` where its variable is not set. `DALSEGNO_CA_FILE` and `DALSEGNO_STORE_TIMEOUT_SECONDS` are optional.
 `DALSEGNO_TERMINATION_LOG` is optional and read at import.
 """
 
@@ -39,18 +39,17 @@ def ca_file() -> Path | None:
     return Path(name) if name else None
 
 
-def store_deadline() -> float | None:
+def store_timeout() -> float | None:
     """The seconds without an answer after which the process leaves; `None` where it shall wait for ever.
 
-    Errors: `ValueError` where the variable is not a number above 0.
+    Errors: `ValueError` where the variable is not a whole number above 0.
     """
-    text = os.environ.get("DALSEGNO_STORE_DEADLINE")
+    text = os.environ.get("DALSEGNO_STORE_TIMEOUT_SECONDS")
     if not text:
         return None
-    seconds = float(text)
-    if not seconds > 0:
-        raise ValueError("DALSEGNO_STORE_DEADLINE must be a number of seconds above 0")
-    return seconds
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError("DALSEGNO_STORE_TIMEOUT_SECONDS must be a whole number of seconds above 0")
+    return int(text)
 
 
 def read_token() -> str:

@@ -155,7 +155,7 @@ class Stopping(Leave):
 
 
 class StoreUnavailable(Leave):
-    """No request was answered for `store_deadline` seconds. The exit code is 75, and the message says: a disruption."""
+    """No request was answered for `store_timeout` seconds. The exit code is 1, and the termination message says: a disruption."""
 
     __module__ = "dalsegno"
-    exit_code = 75
+    exit_code = 1

@@ -101,7 +101,7 @@ def leave_store(name: str, reason: str) -> NoReturn:
 
     Errors: always `StoreUnavailable`.
     """
-    message = f"{name}: no answer within the store's deadline ({reason})"
+    message = f"{name}: no answer within the store's timeout ({reason})"
     _write_message("disruption", message)
     raise StoreUnavailable(message)
 

@@ -89,7 +89,9 @@ class LoopWatch:
             ticked = self._ticked
             if time.monotonic() - ticked > self._stall_seconds and logged != ticked and not self._loop.is_closed():
                 logged = ticked
-                logger.warning("the event loop has not run for %.0f s; it is here:\n%s", self._stall_seconds, self._stack())
+                logger.warning(
+                    "the event loop has not run for %.0f s; it is here:\n%s", self._stall_seconds, self._stack()
+                )
 
     def _stack(self) -> str:
         """Where the loop's thread is: files, lines and functions, and no values."""

@@ -51,12 +51,12 @@ class Run(Waiting[S]):
         heartbeat: bool = True,
         sigterm: bool = True,
         every: int = 1,
-        store_deadline: float | None = None,
+        store_timeout: float | None = None,
         on_resume: Callable[[AnyRun, dict[str, Answer]], object] | None = None,
     ) -> AnyRun:
         """As `dalsegno.attach`, for a subclass. Without `state` the state has no type: it is the JSON as it was
         committed, and `None` on a fresh run."""
-        run = cls(state, sigterm=sigterm, store_deadline=store_deadline)
+        run = cls(state, sigterm=sigterm, store_timeout=store_timeout)
         run._begin(heartbeat, every)
         run._judge_again(on_resume)
         return run

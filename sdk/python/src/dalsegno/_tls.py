@@ -22,7 +22,9 @@ class TlsConnection(HTTPSConnection):
         try:
             super().connect()
         except ssl.SSLCertVerificationError as error:
-            trusted = f"a CA in {file}" if file else "a CA that this machine trusts; set DALSEGNO_CA_FILE to the gateway's CA"
+            trusted = (
+                f"a CA in {file}" if file else "a CA that this machine trusts; set DALSEGNO_CA_FILE to the gateway's CA"
+            )
             raise ssl.SSLError(
                 f"the certificate of {self.host}:{self.port} is not valid for this name and from {trusted}"
                 f" ({error.verify_message})"

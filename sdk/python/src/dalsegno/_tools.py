@@ -32,7 +32,11 @@ _tools: dict[str, Tool[Any, Any]] = {}
 
 
 def tool(
-    *, policy: Policy, name: str | None = None, probe: Callable[..., Any] | None = None, id: Callable[..., str] | None = None
+    *,
+    policy: Policy,
+    name: str | None = None,
+    probe: Callable[..., Any] | None = None,
+    id: Callable[..., str] | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]:
     """Makes a function a tool: each call of it is stored, has one key for ever, and is not made again once it is over.
 

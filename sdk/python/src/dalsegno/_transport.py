@@ -43,7 +43,7 @@ class Transport:
 
     `instance` is the secret of this process, the bearer of every request after attach. `on_answer` is called with each
     answer. `on_refusal` is called with the request's name and its refusal; it raises, or returns to have the request
-    sent again. `store_deadline`: for how many seconds a request, apart from heartbeats, is sent again.
+    sent again. `store_timeout`: for how many seconds a request, apart from heartbeats, is sent again.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Transport:
         *,
         on_answer: Callable[[dict[str, Any]], None],
         on_refusal: Callable[[str, Refusal], None],
-        store_deadline: float | None = None,
+        store_timeout: float | None = None,
     ) -> None:
         self._url = url
         self._instance = instance
         self._on_answer = on_answer
         self._on_refusal = on_refusal
-        self._store_deadline = store_deadline
+        self._store_timeout = store_timeout
         self._connections = _Connections()
         self._contract = 1  # the lowest version among the gateways, as the last attach said
 
@@ -88,7 +88,11 @@ class Transport:
             if isinstance(reply.outcome, Refusal):
                 self._on_refusal(name, reply.outcome)
             connection.close()
-            if self._store_deadline is not None and name != "heartbeat" and time.monotonic() - began > self._store_deadline:
+            if (
+                self._store_timeout is not None
+                and name != "heartbeat"
+                and time.monotonic() - began > self._store_timeout
+            ):
                 leave_store(name, _reason(reply.outcome))
             if delay == _wire.MAX_BACKOFF_SECONDS:
                 logger.warning("%s: no answer yet (%s), sending it again", name, _reason(reply.outcome))

@@ -172,5 +172,3 @@ def finish_fields(outcome: str, reason: str | None, message: str | None, output:
 def positions(messages: Iterable[Message]) -> list[int]:
     """The positions of messages."""
     return [message.position for message in messages]
-
-

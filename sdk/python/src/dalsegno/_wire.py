@@ -98,7 +98,10 @@ def is_divergence(refusal: Refused) -> bool:
     own in the contract would replace the second line of this function.
     """
     detail = str(refusal.args[1])
-    return refusal.code == "INVALID" and re.search(r": call .* has (other arguments|another key|another policy)", detail) is not None
+    return (
+        refusal.code == "INVALID"
+        and re.search(r": call .* has (other arguments|another key|another policy)", detail) is not None
+    )
 
 
 def classify(status: int, body: bytes) -> Outcome:

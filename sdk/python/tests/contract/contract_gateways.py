@@ -59,9 +59,13 @@ class ContractGateway:
         self.next_attempt()
         return self.attach()
 
-    def post(self, path: str, body: Any = None, *, bearer: str | None = None, raw: bytes | None = None) -> tuple[int, Any]:
+    def post(
+        self, path: str, body: Any = None, *, bearer: str | None = None, raw: bytes | None = None
+    ) -> tuple[int, Any]:
         """Status and body of an answer."""
-        return self._request("POST", path, raw if raw is not None else json.dumps(body).encode() if body is not None else b"", bearer)
+        return self._request(
+            "POST", path, raw if raw is not None else json.dumps(body).encode() if body is not None else b"", bearer
+        )
 
     def get(self, path: str) -> tuple[int, Any]:
         """Status and body of an answer."""

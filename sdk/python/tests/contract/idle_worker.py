@@ -7,7 +7,11 @@ import time
 from pathlib import Path
 
 pod = Path(sys.argv[1])
-place = {"pid": os.getpid(), "url": os.environ["DALSEGNO_URL"], "token": Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text().strip()}
+place = {
+    "pid": os.getpid(),
+    "url": os.environ["DALSEGNO_URL"],
+    "token": Path(os.environ["DALSEGNO_TOKEN_FILE"]).read_text().strip(),
+}
 pod.with_suffix(".new").write_text(json.dumps(place))
 pod.with_suffix(".new").rename(pod)
 time.sleep(600)

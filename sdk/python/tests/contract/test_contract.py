@@ -28,7 +28,9 @@ def test_attach_says_where_to_begin(contract: ContractGateway) -> None:
     assert {"suspend", "cancel", "limit", "inbox", "heartbeatSeconds", "leaseSeconds"} <= {*answer}
 
 
-def test_attaching_again_with_the_same_secret_is_the_same_and_with_another_one_spends_the_attempt(contract: ContractGateway) -> None:
+def test_attaching_again_with_the_same_secret_is_the_same_and_with_another_one_spends_the_attempt(
+    contract: ContractGateway,
+) -> None:
     first = contract.attach()
     assert contract.post("attach", {"instance": contract.instance}, bearer=contract.token) == (200, first)
     status, refused = contract.post("attach", {"instance": "x" * 43}, bearer=contract.token)
@@ -76,7 +78,9 @@ def test_channels_are_set_appended_truncated_and_removed(contract: ContractGatew
     assert contract.get("state?turn=9")[1]["code"] == "NOT_FOUND"
 
 
-def test_a_number_that_is_no_json_comes_back_as_bytes_in_a_state_and_is_refused_elsewhere(contract: ContractGateway) -> None:
+def test_a_number_that_is_no_json_comes_back_as_bytes_in_a_state_and_is_refused_elsewhere(
+    contract: ContractGateway,
+) -> None:
     contract.attach()
     assert contract.said("turns/1", boundary(state={"loss": float("nan")})) == "ok"
     assert contract.get("state")[1]["state"]["state"]["value"]["bytes"]["mediaType"] == "application/json5"
@@ -84,16 +88,16 @@ def test_a_number_that_is_no_json_comes_back_as_bytes_in_a_state_and_is_refused_
     assert contract.said("calls/a/claim", claim(arguments=float("inf"))) == "INVALID"
 
 
-@pytest.mark.parametrize(
-    ("policy", "again"), [("retrySameKey", "go"), ("readOnly", "go"), ("probe", "uncertain")]
-)
+@pytest.mark.parametrize(("policy", "again"), [("retrySameKey", "go"), ("readOnly", "go"), ("probe", "uncertain")])
 def test_an_unknown_outcome_is_treated_by_its_policy(contract: ContractGateway, policy: str, again: str) -> None:
     contract.attach()
     same = claim(policy, arguments=[1])
     assert contract.said("calls/a/claim", same) == contract.said("calls/a/claim", same) == "go"
     assert contract.said("calls/a/claim", claim(policy)) == "uncertain"
     unsettled = contract.restart()["unsettledCalls"]
-    assert [(call["id"], call["state"], call["arguments"], call["turn"]) for call in unsettled] == [("a", "started", [1], 1)]
+    assert [(call["id"], call["state"], call["arguments"], call["turn"]) for call in unsettled] == [
+        ("a", "started", [1], 1)
+    ]
     blocks = "ok" if policy == "readOnly" else "UNSETTLED_CALLS"
     put = {"put": {"space": "s", "key": "k", "value": {"json": 1}}}
     assert contract.said("records", {"batchId": uid(), "operations": [put]}) == blocks
@@ -123,7 +127,11 @@ def test_a_call_that_is_over_is_done_for_ever(contract: ContractGateway) -> None
     assert contract.said("turns/1", boundary()) == "ok"
     assert contract.restart()["completedCalls"] == []
     _, answer = contract.post("calls/a/claim", claim(arguments={"b": 2, "a": 1}))
-    assert (answer["verdict"], answer["call"]["state"], answer["call"]["result"]) == ("done", "completed", {"receipt": 7})
+    assert (answer["verdict"], answer["call"]["state"], answer["call"]["result"]) == (
+        "done",
+        "completed",
+        {"receipt": 7},
+    )
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -146,7 +154,9 @@ def test_a_refused_key_stops_everything(contract: ContractGateway) -> None:
     contract.attach()
     first = claim()
     contract.said("calls/a/claim", first)
-    assert contract.said("calls/a/complete", {"claimId": first["claimId"], "outcome": "keyRefused", "result": 422}) == "ok"
+    assert (
+        contract.said("calls/a/complete", {"claimId": first["claimId"], "outcome": "keyRefused", "result": 422}) == "ok"
+    )
     assert contract.said("turns/1", boundary()) == "UNSETTLED_CALLS"
     _, answer = contract.post("calls/a/claim", first)
     assert (answer["verdict"], answer["call"]["state"], answer["call"]["result"]) == ("uncertain", "keyRefused", 422)
@@ -199,7 +209,11 @@ def test_records_are_written_once_and_read_by_key(contract: ContractGateway) -> 
 def test_a_batch_with_a_bad_operation_changes_nothing(contract: ContractGateway) -> None:
     contract.attach()
     put = {"put": {"space": "s", "key": "k", "value": {"json": 1}}}
-    for bad in ({"put": {"space": "s", "key": "k"}}, {"move": {"space": "s", "key": "k"}}, {"delete": {"space": "", "key": "k"}}):
+    for bad in (
+        {"put": {"space": "s", "key": "k"}},
+        {"move": {"space": "s", "key": "k"}},
+        {"delete": {"space": "", "key": "k"}},
+    ):
         assert contract.said("records", {"batchId": uid(), "operations": [put, bad]}) == "INVALID"
     assert contract.get("records?space=s&prefix=")[1]["records"] == []
 

@@ -45,11 +45,16 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     return Files(tmp_path, monkeypatch)
 
 
-def test_a_page_is_written_once_and_the_model_is_asked_at_most_once_more(crash_matrix: CrashMatrix, files: Files) -> None:
+def test_a_page_is_written_once_and_the_model_is_asked_at_most_once_more(
+    crash_matrix: CrashMatrix, files: Files
+) -> None:
     points = 0
     for point, gateway, ended in crash_matrix([AGENTS / "pages.py"], input={"pages": 2}, before_each=files.clear):
         points += 1
-        assert gateway.finish == {"outcome": "succeeded", "reason": "Completed", "output": {"pages": 2}}, (point, ended.output)
+        assert gateway.finish == {"outcome": "succeeded", "reason": "Completed", "output": {"pages": 2}}, (
+            point,
+            ended.output,
+        )
         assert gateway.state == {"pages": ["entry-1", "entry-2"]}, point
         assert files.entries("page") == [1, 2], point
         assert files.times_asked() <= 2 + (point is not None), point
@@ -80,7 +85,10 @@ def test_an_approved_order_is_paid_once(files: Files) -> None:
             point = CrashPoint(number, side)
             with orders(point, files) as gateway:
                 assert files.entries("order") == ["order-1", "order-2"], point
-                assert gateway.state == {"receipts": ["receipt for order-1", "receipt for order-2"], "heard": ["hurry"]}, point
+                assert gateway.state == {
+                    "receipts": ["receipt for order-1", "receipt for order-2"],
+                    "heard": ["hurry"],
+                }, point
                 log = [entry["entryId"] for entry in gateway.rows.records["log", "log"]]
                 assert log == ["asked-1", "asked-2"], point
                 assert [message["taken"] for message in gateway.rows.messages] == [1], point
@@ -89,19 +97,33 @@ def test_an_approved_order_is_paid_once(files: Files) -> None:
 def test_the_agent_of_the_guide_outlives_kills_under_dalsegno_dev(files: Files, tmp_path: Path) -> None:
     program = dev_program()
     (tmp_path / "input").write_text('{"pages": 3}')
-    pages = [program, "dev", "--input", "input", "--kill-every", "900ms", "--", sys.executable, str(AGENTS / "pages.py")]
+    pages = [
+        program,
+        "dev",
+        "--input",
+        "input",
+        "--kill-every",
+        "900ms",
+        "--",
+        sys.executable,
+        str(AGENTS / "pages.py"),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), "MODEL_SECONDS": "0.4"}
     done = subprocess.run(pages, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "killed by --kill-every" in done.stderr, done.stderr
     assert files.entries("page") == [1, 2, 3]
 
 
-def test_sigterm_in_a_turn_drops_it_and_the_next_attempt_replays_it(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_in_a_turn_drops_it_and_the_next_attempt_replays_it(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MODEL_SECONDS", "0.5")
     path = {"PYTHONPATH": str(SOURCES)}
     with MemoryGateway({"pages": 2}) as gateway:
         gateway.start_attempt()
-        agent = subprocess.Popen([sys.executable, str(AGENTS / "pages.py")], env={**os.environ, **path, **gateway.environment})
+        agent = subprocess.Popen(
+            [sys.executable, str(AGENTS / "pages.py")], env={**os.environ, **path, **gateway.environment}
+        )
         end = time.monotonic() + 20
         while not files.times_asked():
             assert time.monotonic() < end

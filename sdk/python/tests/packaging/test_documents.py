@@ -20,8 +20,12 @@ in_repository = pytest.mark.skipif(not DOCS.exists(), reason="the package is tes
 @in_repository
 def test_the_reference_is_what_the_docstrings_say() -> None:
     script = [sys.executable, str(REPOSITORY / "hack" / "python_reference.py")]
-    page = subprocess.run(script, env={"PYTHONPATH": str(PACKAGE / "src")}, capture_output=True, text=True, check=True).stdout
-    assert page == (DOCS / "reference" / "python.md").read_text(), "hack/python_reference.py writes docs/reference/python.md"
+    page = subprocess.run(
+        script, env={"PYTHONPATH": str(PACKAGE / "src")}, capture_output=True, text=True, check=True
+    ).stdout
+    assert page == (DOCS / "reference" / "python.md").read_text(), (
+        "hack/python_reference.py writes docs/reference/python.md"
+    )
 
 
 def pages() -> list[Path]:
@@ -31,7 +35,12 @@ def pages() -> list[Path]:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_the_code_of_a_page_uses_names_that_exist(page: Path) -> None:
-    known = {"run": dir(Run) + [*_annotations(Run)], "turn": dir(Turn) + ["number"], "session": dir(Space), "dalsegno": [*dir(dalsegno), "aio"]}
+    known = {
+        "run": dir(Run) + [*_annotations(Run)],
+        "turn": dir(Turn) + ["number"],
+        "session": dir(Space),
+        "dalsegno": [*dir(dalsegno), "aio"],
+    }
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert blocks
     for block in blocks:

@@ -23,7 +23,9 @@ APART = {"attach", "sync"}
 
 
 def public(kind: type) -> dict[str, Any]:
-    return {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_") and name not in APART}
+    return {
+        name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_") and name not in APART
+    }
 
 
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
@@ -60,7 +62,8 @@ async def pay(cents: int, *, key: str = "") -> dict[str, Any]:
 
 
 async def attach(**options: Any) -> aio.AsyncRun[Any]:
-    return await aio.attach(heartbeat=False, sigterm=False, **options)
+    run: aio.AsyncRun[Any] = await aio.attach(heartbeat=False, sigterm=False, **options)
+    return run
 
 
 def test_an_agent_runs_and_an_interrupted_turn_is_answered_from_the_store(dalsegno_gateway: MemoryGateway) -> None:

@@ -84,7 +84,11 @@ def test_a_model_is_read_by_its_own_method() -> None:
 
 
 def test_plain_types_are_taken_as_they_are() -> None:
-    assert (there_and_back(dict, {"n": 1}), there_and_back(list, [1]), there_and_back(Typed, {"n": 1})) == ({"n": 1}, [1], {"n": 1})
+    assert (there_and_back(dict, {"n": 1}), there_and_back(list, [1]), there_and_back(Typed, {"n": 1})) == (
+        {"n": 1},
+        [1],
+        {"n": 1},
+    )
     assert (Codec(dict).fresh(), Codec(list).fresh(), Codec(Typed).fresh(), Codec(None).fresh()) == ({}, [], {}, None)
     assert Codec(None).decode("7") == 7
 

@@ -35,7 +35,10 @@ def test_a_crash_repeats_the_turns_that_were_held_back_and_no_call_of_theirs(dal
         with in_process(every=3) as run:
             while run.next_turn <= 6:
                 with run.turn() as turn:
-                    run.state[str(turn.number)] = [turn.step("draft", lambda n: asked.append(n), turn.number), pay(turn.number)]
+                    run.state[str(turn.number)] = [
+                        turn.step("draft", lambda n: asked.append(n), turn.number),
+                        pay(turn.number),
+                    ]
                     if turn.number == crash_at:
                         raise Crash
             run.finish()
@@ -88,7 +91,9 @@ def test_a_suspend_and_a_wait_commit_what_is_held_back(dalsegno_gateway: MemoryG
         with run.turn() as turn:
             run.state["n"] = turn.number
         run.commit(run.next_turn, state={"n": 4}, finish={"outcome": "succeeded"})
-    assert dalsegno_gateway.state == {"n": 4} and dalsegno_gateway.rows.channels["dalsegno.turns"] == {"value": {"json": 4}}
+    assert dalsegno_gateway.state == {"n": 4} and dalsegno_gateway.rows.channels["dalsegno.turns"] == {
+        "value": {"json": 4}
+    }
 
 
 def test_a_plan_commits_what_is_held_back_before_it(dalsegno_gateway: MemoryGateway) -> None:

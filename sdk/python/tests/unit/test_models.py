@@ -17,7 +17,11 @@ SCRIPT = [Reply("Let me pay", tool_calls=[ToolCall("pay", {"cents": 5})]), Reply
 def ask(url: str, body: dict[str, Any]) -> Any:
     with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as response:
         text = response.read().decode()
-    return json.loads(text) if not body.get("stream") else [json.loads(it[6:]) for it in text.splitlines() if it.startswith("data: {")]
+    return (
+        json.loads(text)
+        if not body.get("stream")
+        else [json.loads(it[6:]) for it in text.splitlines() if it.startswith("data: {")]
+    )
 
 
 def test_chat_completions_reply_by_the_place_in_the_conversation() -> None:

@@ -61,7 +61,12 @@ def asked(cents: int, *, key: str = "") -> str:
 
 def test_a_tool_looks_like_its_function_without_the_key() -> None:
     assert str(inspect.signature(pay)) == "(cents: 'int', to: 'str' = 'ann') -> 'str'"
-    assert (vars(pay)["__name__"], pay.__doc__, pay.name, pay.policy) == ("pay", "Pays somebody.", "pay", "retrySameKey")
+    assert (vars(pay)["__name__"], pay.__doc__, pay.name, pay.policy) == (
+        "pay",
+        "Pays somebody.",
+        "pay",
+        "retrySameKey",
+    )
     assert "key" not in pay.__annotations__
 
 
@@ -71,7 +76,13 @@ def test_without_a_run_a_tool_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "probe"}, {"policy": "ask", "probe": find}, {"policy": "ask", "name": "a b"}, {"policy": "ask", "name": ""}]
+    "options",
+    [
+        {"policy": "probe"},
+        {"policy": "ask", "probe": find},
+        {"policy": "ask", "name": "a b"},
+        {"policy": "ask", "name": ""},
+    ],
 )
 def test_a_tool_that_makes_no_sense_is_an_error_at_once(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="^tool "):

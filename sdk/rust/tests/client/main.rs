@@ -10,5 +10,7 @@ mod inbox;
 mod limits;
 mod records;
 mod run;
+mod steps;
+mod store_timeout;
 mod suspend;
 mod waits;

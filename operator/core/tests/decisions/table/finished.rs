@@ -133,6 +133,22 @@ fn retention() -> Vec<Case> {
             Given { row: attached().row, ..attached().spec(json!({ "retention": { "keepLast": 20 } })) },
             expect_effect("keep 30 days and the last 20"),
         ),
+        case(
+            "a changed snapshotEvery applies at once",
+            Given {
+                row: attached().row,
+                ..attached().spec(json!({ "checkpoints": { "snapshotEvery": 3 } }))
+            },
+            expect_effect("keep 30 days, a snapshot every 3"),
+        ),
+        case(
+            "the definition's snapshotEvery applies to a run without one",
+            Given {
+                row: attached().row,
+                ..attached().defaults(json!({ "checkpoints": { "snapshotEvery": 4 } }))
+            },
+            expect_effect("keep 30 days, a snapshot every 4"),
+        ),
         case("changed retentionDays apply to an ended run", keep(done(), 7), expect_effect("keep 7 days")),
         case("30 days are built in", keep(done(), 30), succeeded()),
         case(

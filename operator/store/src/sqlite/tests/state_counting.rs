@@ -75,6 +75,10 @@ impl<S: SnapshotReader> SnapshotReader for SlowStore<S> {
 }
 
 impl<S: SnapshotWriter> SnapshotWriter for SlowStore<S> {
+    async fn snapshot_every(&self, run: RunId) -> Result<Option<i32>> {
+        self.inner.snapshot_every(run).await
+    }
+
     async fn cipher_to_write(&self, run: RunId) -> Result<WriteCipher> {
         self.inner.cipher_to_write(run).await
     }

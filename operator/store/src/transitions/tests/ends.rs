@@ -3,13 +3,14 @@
 use dalsegno_protocol::Policy;
 
 use super::*;
+use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{BudgetReset, Cause, Class, Counters, Ending, NextStep};
 
 fn end(class: Class, then: NextStep) -> EndAttempt {
     let ending =
         Ending { attempt: 1, cause: Cause::Evicted, class, exit_code: Some(137), message: "gone".into() };
-    EndAttempt { ending, then }
+    EndAttempt::of(&ending, &then, Some(&PayloadCipher::default()))
 }
 
 /// The table of [`Class`]. Columns: the class; whether there was progress; recovery attempts, attempts without

@@ -12,15 +12,15 @@ const STATES: [AttemptState; 4] =
 
 /// What each rule of the operator writes to this run.
 fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
-    let ending = |then| EndAttempt {
-        ending: Ending {
+    let ending = |then| {
+        let ending = Ending {
             attempt: 1,
             cause: Cause::Evicted,
             class: Class::Crash,
             exit_code: None,
             message: String::new(),
-        },
-        then,
+        };
+        EndAttempt::of(&ending, &then, None)
     };
     let to = BoundaryId { turn: 1, boundary: Boundary::Result, epoch: 1 };
     let rewind = Rewind { epoch: 1, to, reason: String::new(), actor: "ada".into() };
@@ -79,7 +79,7 @@ fn every_rule_of_the_operator_but_a_rewind_to_the_head_changes_a_live_run() {
 #[test]
 fn retention_can_be_set_for_a_run_that_is_over() {
     for lifecycle in OVER {
-        let set = SetRetention(Retention { days: 1, keep_last: Some(2) });
+        let set = SetRetention(Retention { days: 1, keep_last: Some(2), ..Retention::default() });
         let write = decide(&set, &of(lifecycle, attached())).write;
         assert_eq!(names(&write.run_columns), ["retention_days", "keep_last"]);
     }

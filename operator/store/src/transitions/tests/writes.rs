@@ -1,6 +1,7 @@
 //! Each rule names exactly the columns that it sets.
 
 use super::*;
+use dalsegno_format::seal::PayloadCipher;
 use dalsegno_model::audit::kind;
 use dalsegno_model::{BoundaryId, Cause, Class, Ending, NextStep, Retention, Rewind, Template};
 
@@ -46,7 +47,7 @@ fn settings_are_not_in_the_audit() {
     let deadlines = Deadlines { start_ms: 1, ..new_run().deadlines };
     let write = decide(&SetDeadlines(deadlines), &reserved()).write;
     assert_eq!(parts(&write), (vec!["start_ms"], vec![], vec![]));
-    let write = decide(&SetRetention(Retention { days: 7, keep_last: None }), &reserved()).write;
+    let write = decide(&SetRetention(Retention { days: 7, ..Retention::default() }), &reserved()).write;
     assert_eq!(parts(&write), (vec!["retention_days"], vec![], vec![]));
 }
 
@@ -106,16 +107,14 @@ fn a_suspend_and_a_resume_set_only_the_columns_of_the_suspend() {
 
 #[test]
 fn audit_rows_are_linked() {
-    let rule = EndAttempt {
-        ending: Ending {
-            attempt: 1,
-            cause: Cause::Evicted,
-            class: Class::Disruption,
-            exit_code: None,
-            message: "a\0b".into(),
-        },
-        then: NextStep::Reserve,
+    let ending = Ending {
+        attempt: 1,
+        cause: Cause::Evicted,
+        class: Class::Disruption,
+        exit_code: None,
+        message: "a\0b".into(),
     };
+    let rule = EndAttempt::of(&ending, &NextStep::Reserve, Some(&PayloadCipher::default()));
     let rows = attached();
     let before = (rows.of_run.run.audit_seq, rows.of_run.run.audit_hash);
     let write = decide(&rule, &rows).write;

@@ -40,7 +40,7 @@ async def attach(
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
-    store_deadline: float | None = None,
+    store_timeout: float | None = None,
     on_resume: Callable[[AsyncRun[dict[str, Any]], dict[str, Answer]], object] | None = None,
 ) -> AsyncRun[dict[str, Any]]: ...
 @overload
@@ -50,7 +50,7 @@ async def attach(
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
-    store_deadline: float | None = None,
+    store_timeout: float | None = None,
     on_resume: Callable[[AsyncRun[S], dict[str, Answer]], object] | None = None,
 ) -> AsyncRun[S]: ...
 async def attach(
@@ -59,14 +59,14 @@ async def attach(
     heartbeat: bool = True,
     sigterm: bool = True,
     every: int = 1,
-    store_deadline: float | None = None,
+    store_timeout: float | None = None,
     on_resume: Callable[[AsyncRun[Any], dict[str, Answer]], object] | None = None,
 ) -> AsyncRun[Any]:
     """Attaches this process to its run: `async with await attach() as run`. See `dalsegno.attach`.
 
     on_resume: a function, or an `async def`.
     """
-    inner: Run[Any] = Run(state, sigterm=sigterm, store_deadline=store_deadline)
+    inner: Run[Any] = Run(state, sigterm=sigterm, store_timeout=store_timeout)
     run = AsyncRun(inner)
     await run._portal.call(inner._begin, heartbeat, every)
     run._watch = LoopWatch()

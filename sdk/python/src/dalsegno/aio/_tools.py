@@ -11,6 +11,7 @@ from dalsegno._portal import Portal
 from dalsegno._run import Run
 from dalsegno._tools import BoundCall, Tool
 
+
 async def call_tool(run: Run[Any], tool: Tool[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Makes a call of a tool that is an `async def`."""
     return await make(run._portal or Portal(), tool.bind(run, args, kwargs))

@@ -78,7 +78,14 @@ def commit(rows: Rows, turn: int, boundary: str, body: Mapping[str, Any], raw: b
 
 def _apply(rows: Rows, turn: int, boundary: str, body: Mapping[str, Any], digest: str) -> None:
     for event in body.get("events") or ():
-        rows.events.append({"position": len(rows.events) + 1, "turn": turn, "attempt": rows.attempt, "event": strict(event, "an event")})
+        rows.events.append(
+            {
+                "position": len(rows.events) + 1,
+                "turn": turn,
+                "attempt": rows.attempt,
+                "event": strict(event, "an event"),
+            }
+        )
     for name, amount in (body.get("usage") or {}).items():
         rows.usage[name] = rows.usage.get(name, 0) + amount
     if "state" in body:
@@ -122,7 +129,9 @@ def _change_channels(channels: dict[str, Any], changes: Mapping[str, Any]) -> No
 def state_out(channels: Mapping[str, Any]) -> dict[str, Any]:
     """Channels as an answer has them."""
     return {
-        name: {"list": [payload_out(it) for it in channel["list"]]} if "list" in channel else {"value": payload_out(channel["value"])}
+        name: {"list": [payload_out(it) for it in channel["list"]]}
+        if "list" in channel
+        else {"value": payload_out(channel["value"])}
         for name, channel in channels.items()
     }
 
@@ -170,7 +179,9 @@ def park(rows: Rows, body: Mapping[str, Any], bearer: str) -> dict[str, Any]:
         raise finished()
     _waits.check_park(rows, body)
     _calls.refuse_unsettled(rows, (), ends=True)
-    if not (rows.suspend or rows.cancel) and (not body.get("on") or _waits.is_met(rows, body["on"], body.get("mode", "all"))):
+    if not (rows.suspend or rows.cancel) and (
+        not body.get("on") or _waits.is_met(rows, body["on"], body.get("mode", "all"))
+    ):
         return {"result": "ready"}
     _waits.end_by_park(rows, body, bearer)
     return {"result": "parked"}
@@ -212,6 +223,9 @@ def rewind(rows: Rows, turn: int) -> None:
     rows.head = None
     if turn:
         digest = hashlib.sha256(f"{turn} {rows.branch}".encode()).hexdigest()
-        rows.head = {"turn": turn, "boundary": "result", "position": len(rows.events), "contentHash": f"sha256:{digest}"}
-
-
+        rows.head = {
+            "turn": turn,
+            "boundary": "result",
+            "position": len(rows.events),
+            "contentHash": f"sha256:{digest}",
+        }

@@ -100,12 +100,20 @@ def _end(rows: Rows, call: Call, outcome: str, result: Any) -> str:
 
 def unsettled(rows: Rows) -> list[Call]:
     """The calls of earlier attempts whose outcome is unknown."""
-    return [call for call in rows.calls.values() if call.state == "keyRefused" or (call.state == "started" and call.attempt < rows.attempt)]
+    return [
+        call
+        for call in rows.calls.values()
+        if call.state == "keyRefused" or (call.state == "started" and call.attempt < rows.attempt)
+    ]
 
 
 def completed_in_open_turn(rows: Rows) -> list[Call]:
     """The calls of the open turn that are over."""
-    return [call for call in rows.calls.values() if call.state in ("completed", "failed") and rows.open_turn in (call.turn, call.closed_turn)]
+    return [
+        call
+        for call in rows.calls.values()
+        if call.state in ("completed", "failed") and rows.open_turn in (call.turn, call.closed_turn)
+    ]
 
 
 def refuse_unsettled(rows: Rows, open_calls: Iterable[str], ends: bool) -> None:

@@ -212,7 +212,11 @@ class MemoryGateway:
             return "it has ended"
         if (timed_out := _waits.held_by_timeout(rows)) is not None:
             return f"it is held: the wait {timed_out} has timed out"
-        stuck = [call for call in rows.calls.values() if call.state == "keyRefused" or (call.state, call.policy) == ("started", "ask")]
+        stuck = [
+            call
+            for call in rows.calls.values()
+            if call.state == "keyRefused" or (call.state, call.policy) == ("started", "ask")
+        ]
         if stuck and not rows.live:
             return f"it is held: the outcome of the call {stuck[0].id} is unknown"
         if rows.suspend and not rows.live:
@@ -235,4 +239,3 @@ class MemoryGateway:
             known = {name: value for name, value in answer.items() if value is not None}
             _waits.answer(self.rows, wait, known)
             self._server.changed.notify_all()
-

@@ -66,7 +66,12 @@ class Processes:
             os.kill(self._process.pid, signal.SIGKILL)
 
     def run(
-        self, command: Sequence[str], environment: Mapping[str, str], crash: CrashPoint | None, max_attempts: int, timeout: float
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        crash: CrashPoint | None,
+        max_attempts: int,
+        timeout: float,
     ) -> Ended:
         """See `MemoryGateway.run`."""
         self._crash = crash

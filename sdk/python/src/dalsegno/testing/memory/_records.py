@@ -51,7 +51,9 @@ def apply(rows: Rows, operations: Iterable[Mapping[str, Any]]) -> None:
     rows.records = changed
 
 
-def _apply_one(rows: Rows, records: dict[Any, Any], place: tuple[str, str], kind: str, fields: Mapping[str, Any]) -> None:
+def _apply_one(
+    rows: Rows, records: dict[Any, Any], place: tuple[str, str], kind: str, fields: Mapping[str, Any]
+) -> None:
     entries = records.get(place, [])
     if kind == "delete":
         records.pop(place, None)

@@ -193,5 +193,5 @@ def payload_out(payload: Mapping[str, Any]) -> dict[str, Any]:
 def payload_in(payload: Any) -> dict[str, Any]:
     """A payload of a request. Errors: `Problem` where it is none."""
     if not isinstance(payload, dict) or len(payload) != 1 or next(iter(payload)) not in ("json", "bytes"):
-        raise invalid("a payload is {\"json\": …} or {\"bytes\": …}")
+        raise invalid('a payload is {"json": …} or {"bytes": …}')
     return payload

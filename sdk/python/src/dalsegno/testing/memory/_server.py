@@ -108,7 +108,9 @@ class Server:
                 return _records.write(rows, body, raw)
             case ("GET", "records"):
                 limit = _number(query, "limit", _records.PAGE)
-                return _records.read(rows, query.get("space", ""), query.get("prefix", ""), query.get("after", ""), limit)
+                return _records.read(
+                    rows, query.get("space", ""), query.get("prefix", ""), query.get("after", ""), limit
+                )
             case ("POST", "waits", id):
                 return _waits.open_wait(rows, unquote(id), body)
             case ("GET", "waits", id):

@@ -141,7 +141,13 @@ def _events(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
             part = item["content"][0]
             yield {"type": "response.content_part.added", **place, "content_index": 0, "part": {**part, "text": ""}}
             for piece in _parts(part["text"]):
-                yield {"type": "response.output_text.delta", **place, "content_index": 0, "delta": piece, "logprobs": []}
+                yield {
+                    "type": "response.output_text.delta",
+                    **place,
+                    "content_index": 0,
+                    "delta": piece,
+                    "logprobs": [],
+                }
             done = {"content_index": 0, "text": part["text"], "logprobs": []}
             yield {"type": "response.output_text.done", **place, **done}
             yield {"type": "response.content_part.done", **place, "content_index": 0, "part": part}

@@ -1,0 +1,2 @@
+-- After how many boundaries a snapshot of the run's state is due. Null: 10.
+ALTER TABLE runs ADD COLUMN snapshot_every INTEGER CHECK (snapshot_every BETWEEN 1 AND 50);
