@@ -225,7 +225,12 @@ class _Running:
             # An interrupt stops the tool, and LangGraph runs it again from its start: what came before has no effect.
             self._interrupt = cause
             return "failed", NOT_DONE
-        if self._ran and self._policy != "readOnly" and isinstance(error, Exception) and not isinstance(error, GraphBubbleUp):
+        if (
+            self._ran
+            and self._policy != "readOnly"
+            and isinstance(error, Exception)
+            and not isinstance(error, GraphBubbleUp)
+        ):
             raise Unhandled(error) from error
         raise error
 

@@ -118,9 +118,13 @@ class _Loop:
     ) -> None:
         saver = graph.checkpointer
         if not isinstance(saver, RecordSaver) or saver.session.io.run is not run:
-            raise Error("the graph is not compiled with a RecordSaver of this run: compile(checkpointer=RecordSaver(run))")
+            raise Error(
+                "the graph is not compiled with a RecordSaver of this run: compile(checkpointer=RecordSaver(run))"
+            )
         if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
-            raise Error("the graph has breakpoints, which nobody can answer: let a node call `interrupt()` in their place")
+            raise Error(
+                "the graph has breakpoints, which nobody can answer: let a node call `interrupt()` in their place"
+            )
         self.session: Session = saver.session
         self.output: Any = None
         """What the graph has returned, once `next` returns `None`."""
@@ -237,7 +241,9 @@ def _answer(interrupt: Interrupt, approval: Approval) -> Any:
     """What `interrupt()` returns by default."""
     if interrupt.response_schema is not None:
         if approval.outcome != "changed":
-            raise Error("an interrupt with a response_schema was answered without changes: give `run_graph` an `answer`")
+            raise Error(
+                "an interrupt with a response_schema was answered without changes: give `run_graph` an `answer`"
+            )
         return approval.changes
     return {
         "granted": approval.granted,

@@ -107,7 +107,9 @@ class RecordSaver(BaseCheckpointSaver[str]):
         """See `put`."""
         return await self.session.io.acall(self.put, config, checkpoint, metadata, new_versions)
 
-    def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
         """Stores what a task has written on a checkpoint: all of it or nothing."""
         self.session.io.call(self._put_writes, config, writes, task_id, task_path)
 
@@ -187,7 +189,9 @@ class RecordSaver(BaseCheckpointSaver[str]):
         stored = known.get(quoted(id)) if id else max(known.values(), key=lambda it: it.id, default=None)
         return self._tuple(part, stored) if stored else None
 
-    def _put(self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]) -> RunnableConfig:
+    def _put(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
+    ) -> RunnableConfig:
         session, run = self.session, self.session.io.run
         part, ns, parent = self._place(config)
         values = checkpoint["channel_values"]
@@ -200,19 +204,27 @@ class RecordSaver(BaseCheckpointSaver[str]):
             parent,
             self.serde.dumps_typed({name: it for name, it in checkpoint.items() if name != "channel_values"}),
             self.serde.dumps_typed(get_checkpoint_metadata(config, metadata)),
-            {name: it for name, it in checkpoint["channel_versions"].items() if name in new or (name, str(it)) in filled},
+            {
+                name: it
+                for name, it in checkpoint["channel_versions"].items()
+                if name in new or (name, str(it)) in filled
+            },
         )
         operations = session.threads.put(part, stored, new)
         if part == OWN_THREAD and not ns:
             event = {"step": metadata.get("step"), "source": metadata.get("source"), "checkpoint": stored.id}
-            run.commit(run.next_turn, records=operations, events=[{"langgraph": event}], usage=session.take_usage() or None)
+            run.commit(
+                run.next_turn, records=operations, events=[{"langgraph": event}], usage=session.take_usage() or None
+            )
         else:
             run.write(*operations)
         session.threads.note(part, stored, new)
         session.drain_if_asked()
         return self._config(stored)
 
-    def _put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str) -> None:
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> None:
         part, ns, id = self._place(config)
         if id is None:
             raise ValueError("put_writes: the config has no checkpoint_id")
@@ -285,7 +297,9 @@ class RecordSaver(BaseCheckpointSaver[str]):
         """The checkpoints that `list` yields, each with its thread."""
         threads = self.session.threads
         if config is None:
-            everywhere = [(part, known) for part, thread in threads.all().items() for known in thread.checkpoints.values()]
+            everywhere = [
+                (part, known) for part, thread in threads.all().items() for known in thread.checkpoints.values()
+            ]
             found = [(part, it) for part, known in everywhere for it in known.values()]
         else:
             part, ns, id = self._place(config)

@@ -149,7 +149,8 @@ class Threads:
         A value that is written before its checkpoint is found by nobody. Call `note` when the operations are accepted.
         """
         operations = [
-            self._put(VALUES, self._value_key(part, stored, channel), untyped(value)) for channel, value in values.items()
+            self._put(VALUES, self._value_key(part, stored, channel), untyped(value))
+            for channel, value in values.items()
         ]
         record = {
             "thread": stored.thread,

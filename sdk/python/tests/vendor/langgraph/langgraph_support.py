@@ -34,7 +34,9 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -91,7 +93,9 @@ class Desk:
     def __enter__(self) -> Desk:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.gateway.close()
         self.model.close()
         self.ledger.__exit__(None, None, None)
@@ -102,7 +106,9 @@ class Desk:
         while not runs or self.gateway.open_waits:
             for id in self.gateway.open_waits:
                 self.gateway.approve(id)
-            runs.append(self.gateway.run([AGENT], crash=crash, environment={**self.model.environment, **(environment or {})}))
+            runs.append(
+                self.gateway.run([AGENT], crash=crash, environment={**self.model.environment, **(environment or {})})
+            )
         return runs
 
     @property

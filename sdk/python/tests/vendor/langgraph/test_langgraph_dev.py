@@ -114,5 +114,7 @@ def approve(program: str, directory: Path) -> bool:
     ids = [word for word in shown.stdout.split() if word.startswith("lg:")]
     if not ids:
         return False
-    done = subprocess.run([program, "dev", "approve", ids[0].rstrip(":,")], cwd=directory, capture_output=True, timeout=20)
+    done = subprocess.run(
+        [program, "dev", "approve", ids[0].rstrip(":,")], cwd=directory, capture_output=True, timeout=20
+    )
     return done.returncode == 0

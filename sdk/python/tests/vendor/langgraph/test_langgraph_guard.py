@@ -44,7 +44,9 @@ def test_a_tool_that_has_ended_is_answered_from_the_store_under_the_id_of_the_mo
             graph = agent(run, [pay], [call("pay", cents=5), DONE], wrap_tool_call=guard(run, pay="retrySameKey"))
             if expected == "crash":
                 # The call is over, and nothing of its step is stored.
-                graph.checkpointer.session.threads.put_writes = fail_after(3, graph.checkpointer.session.threads.put_writes)
+                graph.checkpointer.session.threads.put_writes = fail_after(
+                    3, graph.checkpointer.session.threads.put_writes
+                )
                 with pytest.raises(Crash):
                     run_graph(run, graph, QUESTION)
                 raise Crash
@@ -118,7 +120,9 @@ def test_an_error_of_a_tool_with_an_effect_ends_the_graph_and_never_reaches_the_
 
 
 @pytest.mark.parametrize("handled", [True, False])
-def test_an_answer_that_langgraph_cannot_use_ends_the_graph_because_the_tool_ran(attempts: Attempts, handled: bool) -> None:
+def test_an_answer_that_langgraph_cannot_use_ends_the_graph_because_the_tool_ran(
+    attempts: Attempts, handled: bool
+) -> None:
     @tool(response_format="content_and_artifact")
     def pay(cents: int) -> Any:
         """Pays."""
@@ -162,7 +166,9 @@ def test_a_refusal_is_stored_and_the_model_is_told_in_each_attempt(attempts: Att
         with attempts.attempt() as run:
             graph = agent(run, [pay], [call("pay", cents=5), DONE], wrap_tool_call=guard(run, pay="ask"))
             if number == 1:
-                graph.checkpointer.session.threads.put_writes = fail_after(3, graph.checkpointer.session.threads.put_writes)
+                graph.checkpointer.session.threads.put_writes = fail_after(
+                    3, graph.checkpointer.session.threads.put_writes
+                )
                 with pytest.raises(Crash):
                     run_graph(run, graph, QUESTION)
                 raise Crash

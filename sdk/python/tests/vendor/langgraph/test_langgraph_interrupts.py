@@ -72,7 +72,11 @@ def test_an_interrupt_parks_the_run_and_its_answer_resumes_the_graph(attempts: A
         run_graph(run, chain(run, says("a"), asks({"title": "Go on?", "of": 5}), says("b")), {"log": []})
     (id,) = gateway.open_waits
     assert id.startswith("lg:")
-    assert gateway.rows.waits[id].request == {"kind": "approval", "title": "Go on?", "proposal": {"title": "Go on?", "of": 5}}
+    assert gateway.rows.waits[id].request == {
+        "kind": "approval",
+        "title": "Go on?",
+        "proposal": {"title": "Go on?", "of": 5},
+    }
     assert gateway.why_no_process == f"it waits for {id}"
     gateway.approve(id, reason="it is fine")
     with attempts.attempt() as run:
@@ -95,7 +99,14 @@ def test_what_the_person_said_is_the_answer(attempts: Attempts) -> None:
         ((answer,),) = run_graph(run, chain(run, node), {"log": []}).values()
         run.finish()
     assert answer.pop("at")
-    assert answer == {"granted": True, "outcome": "changed", "by": "bob", "reason": "less", "changes": {"cents": 4}, "id": id}
+    assert answer == {
+        "granted": True,
+        "outcome": "changed",
+        "by": "bob",
+        "reason": "less",
+        "changes": {"cents": 4},
+        "id": id,
+    }
 
 
 def test_a_denial_and_a_deadline_are_answers_that_grant_nothing(attempts: Attempts) -> None:
