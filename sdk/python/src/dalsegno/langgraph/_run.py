@@ -16,7 +16,8 @@ from dalsegno._errors import Error, Parked, Uncertain
 from dalsegno._run import Run
 from dalsegno._waits import Approval
 from dalsegno.aio import AsyncRun
-from dalsegno.langgraph._guard import Unhandled, recover
+from dalsegno.langgraph._guard import recover
+from dalsegno.langgraph._running import Unhandled
 from dalsegno.langgraph._saver import RecordSaver, Session
 
 Ask = Callable[[Interrupt], Mapping[str, Any]]

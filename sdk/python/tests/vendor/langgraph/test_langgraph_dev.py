@@ -83,6 +83,20 @@ def test_every_write_of_the_attempt_before_is_refused(worker: DevWorker, monkeyp
     assert new.session.io.run.next_turn == 2
 
 
+def test_long_values_are_stored_at_a_real_gateway(worker: DevWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "x" * (7 << 20)
+    saver = RecordSaver(attach(worker, monkeypatch))
+    config = {"configurable": {"thread_id": saver.thread_id, "checkpoint_ns": ""}}
+    versions = {name: saver.get_next_version(None, None) for name in ("long", "half", "other half")}
+    values = {"long": long, "half": long[: 2 << 20], "other half": long[: 2 << 20]}
+    made = {**empty_checkpoint(), "channel_values": values, "channel_versions": versions}
+    stored = saver.put(config, made, {"step": 1, "source": "loop"}, versions)
+    saver.put_writes(stored, [("long", long)], "task")
+    worker.next_attempt()
+    found = RecordSaver(attach(worker, monkeypatch)).get_tuple(config)
+    assert found and found.checkpoint["channel_values"] == values and found.pending_writes == [("task", "long", long)]
+
+
 def test_the_example_ends_under_kills_with_each_refund_paid_once(tmp_path: Path) -> None:
     pytest.importorskip("langchain_openai")
     program = dev_program()
