@@ -142,7 +142,7 @@ class _Loop:
             raise Uncertain(left[0])
         self.session.control = RunControl()
         now = self._graph.get_state(self._config)
-        reached = (now.metadata or {}).get(INPUT, 0)
+        reached = self._reached(now)
         if reached < self._number:
             return self._step(self._input)
         if reached > self._number:
@@ -154,6 +154,13 @@ class _Loop:
             return self._step(None)
         self.output = self._output_of(now)
         return None
+
+    def _reached(self, now: Any) -> int:
+        """The number of the input that the thread is at; 0 before the first. `update_state` leaves none behind."""
+        if now.created_at is None or INPUT in now.metadata:
+            return (now.metadata or {}).get(INPUT, 0)
+        earlier = self._graph.get_state_history(self._config)
+        return next((it.metadata[INPUT] for it in earlier if INPUT in it.metadata), 0)
 
     def _step(self, input: Any) -> _Step:
         assert self.session.control is not None

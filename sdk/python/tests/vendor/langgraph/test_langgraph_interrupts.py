@@ -351,6 +351,24 @@ def test_a_step_that_has_stored_its_writes_is_committed_before_the_next_input(at
     assert ran == ["a", "b"]
 
 
+def test_an_update_of_the_state_is_a_turn_and_no_new_input(attempts: Attempts) -> None:
+    def fails(state: State) -> Any:
+        if "fixed" not in state["log"]:
+            raise Crash
+        return {"log": ["went on"]}
+
+    with attempts.attempt() as run:
+        run_graph(run, chain(run, says("a"), fails), {"log": ["input"]})
+    with attempts.attempt() as run:
+        graph = chain(run, says("a"), fails)
+        turn = run.next_turn
+        config = {"configurable": {"thread_id": graph.checkpointer.thread_id}}
+        graph.update_state(config, {"log": ["fixed"]}, as_node="n0")
+        assert run.next_turn == turn + 1
+        assert run_graph(run, graph, {"log": ["input"]}) == {"log": ["input", "a", "fixed", "went on"]}
+        run.finish()
+
+
 def test_a_graph_that_has_ended_gives_its_output_again(attempts: Attempts) -> None:
     ran: list[int] = []
 
