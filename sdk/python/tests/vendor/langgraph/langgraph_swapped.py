@@ -36,6 +36,9 @@ for _module in (_attempt, _calls, _records, _run, _gateway):
 
 _gateways: list[MemoryGateway] = []
 
+_with_saver: list[str] = []
+"""The tests that have made a saver."""
+
 
 class SwappedSaver(RecordSaver):
     """A `RecordSaver` with the constructor of LangGraph's saver in memory."""
@@ -70,10 +73,12 @@ memory.InMemorySaver = memory.MemorySaver = SwappedSaver
 
 
 @pytest.fixture(autouse=True)
-def _close_gateways() -> Iterator[None]:
+def _close_gateways(request: pytest.FixtureRequest) -> Iterator[None]:
     """Closes the gateways of a test. Those that a module has made stay."""
     before = len(_gateways)
     yield
+    if len(_gateways) > before:
+        _with_saver.append(request.node.nodeid)
     for gateway in _gateways[before:]:
         gateway.close()
     del _gateways[before:]
@@ -88,3 +93,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (gone if other or getattr(item, "originalname", "") in LEFT_OUT else kept).append(item)
     config.hook.pytest_deselected(items=gone)
     items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says how many of the tests are about the saver."""
+    terminalreporter.write_line(f"{len(_with_saver)} tests have made a RecordSaver")
