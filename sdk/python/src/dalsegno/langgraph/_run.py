@@ -30,6 +30,7 @@ INPUT = "dalsegno_input"
 """The name in a checkpoint's metadata of which input of the run it belongs to, from 1."""
 
 MAX_TITLE_CHARACTERS = 128
+MAX_SUMMARY_BYTES = 2048
 
 
 def run_graph(
@@ -55,7 +56,8 @@ def run_graph(
 
     graph: compiled with a `RecordSaver`. config: LangGraph's config; `thread_id` is the run's own. options: more arguments
         of `graph.invoke`, such as `context`.
-    ask: what people see of an interrupt. By default the title is `title` of its value, or the value if that is a text.
+    ask: what people see of an interrupt. By default the title is `title` of its value, or the value if that is a text,
+        as one line of at most 128 characters, and the summary is `summary` of its value.
     answer: what `interrupt()` returns. By default `{"granted", "outcome", "by", "reason", "changes", "at", "id"}`; if the
         interrupt has a `response_schema`, what the person gave as `changes`.
 
@@ -198,7 +200,8 @@ class _Loop:
         return answers
 
     def _fields(self, interrupt: Interrupt) -> dict[str, Any]:
-        return {"proposal": _plain(interrupt.value), **_question(interrupt), **self._ask(interrupt)}
+        fields = {"proposal": _plain(interrupt.value), **_question(interrupt), **self._ask(interrupt)}
+        return {**fields, "title": _line(fields["title"])}
 
     def _last_of_input(self) -> Any:
         """The last state of this input, where the thread is at a later one."""
@@ -236,13 +239,21 @@ def _question(interrupt: Interrupt) -> dict[str, Any]:
     """What people see of an interrupt by default."""
     value, schema = interrupt.value, interrupt.response_schema
     said: dict[str, Any] = value if isinstance(value, dict) else {}
-    title = said.get("title", value)
-    fields = {
-        "title": title[:MAX_TITLE_CHARACTERS] if isinstance(title, str) and title else "The graph asks for an answer",
-        "summary": said.get("summary") if isinstance(said.get("summary"), str) else None,
-        "answer_schema": schema if isinstance(schema, dict) else None,
+    title, summary = said.get("title", value), said.get("summary")
+    fields: dict[str, Any] = {
+        "title": title if isinstance(title, str) and title.strip() else "The graph asks for an answer"
     }
-    return {name: field for name, field in fields.items() if field is not None}
+    if isinstance(summary, str):
+        fields["summary"] = summary.encode()[:MAX_SUMMARY_BYTES].decode(errors="ignore")
+    if isinstance(schema, dict):
+        fields["answer_schema"] = schema
+    return fields
+
+
+def _line(text: str) -> str:
+    """A text as a title: one line of at most 128 characters. The proposal has the whole text."""
+    line = " ".join("".join(it if it.isprintable() else " " for it in text).split())
+    return line if len(line) <= MAX_TITLE_CHARACTERS else f"{line[: MAX_TITLE_CHARACTERS - 1]}…"
 
 
 def _answer(interrupt: Interrupt, approval: Approval) -> Any:

@@ -218,6 +218,17 @@ def test_the_agent_chooses_what_people_see_and_what_the_node_gets(attempts: Atte
         run.finish()
 
 
+def test_a_long_text_of_many_lines_becomes_a_title_that_the_gateway_accepts(attempts: Attempts) -> None:
+    text = "Please review:\n\n\tthe letter\x1b[31m\n" + "word " * 100
+    with attempts.attempt() as run, pytest.raises(dalsegno.Parked):
+        run_graph(run, chain(run, asks({"title": text, "summary": "ä" * 2000})), {"log": []})
+    (wait,) = attempts.gateway.rows.waits.values()
+    assert wait.request["title"].startswith("Please review: the letter [31m word word")
+    assert len(wait.request["title"]) == 128 and wait.request["title"].isprintable()
+    assert wait.request["summary"] == "ä" * 1024
+    assert wait.request["proposal"]["title"] == text
+
+
 def test_the_schema_of_an_interrupt_is_that_of_the_answer(attempts: Attempts) -> None:
     class Decision(TypedDict):
         cents: int
