@@ -103,12 +103,11 @@ class Desk:
     def run(self, crash: CrashPoint | None = None, environment: Mapping[str, str] | None = None) -> list[Ended]:
         """Runs the example to its end. Ann approves what it asks."""
         runs: list[Ended] = []
+        variables = {**self.model.environment, **(environment or {})}
         while not runs or self.gateway.open_waits:
             for id in self.gateway.open_waits:
                 self.gateway.approve(id)
-            runs.append(
-                self.gateway.run([AGENT], crash=crash, environment={**self.model.environment, **(environment or {})})
-            )
+            runs.append(self.gateway.run([AGENT], crash=crash, environment=variables, timeout=300))
         return runs
 
     @property
