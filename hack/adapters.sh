@@ -31,7 +31,8 @@ langgraph() {
     local version=1.2.24 sources=$cache/langgraph-sources
     environment langgraph pytest==9.2.0 langgraph==$version langgraph-checkpoint==4.3.2 \
         langgraph-checkpoint-conformance==0.0.2 langchain-openai==1.7.4 langgraph-checkpoint-sqlite==3.1.2 \
-        langgraph-checkpoint-postgres pycryptodome redis pytest-mock syrupy 'psycopg[binary,pool]'
+        langgraph-checkpoint-postgres==3.2.0 pycryptodome==4.4.0 redis==8.1.0 pytest-mock==3.17.0 syrupy==7.0.2 \
+        'psycopg[binary,pool]==3.3.9'
     "$python" -m pytest -p no:cacheprovider sdk/python/tests/vendor/langgraph
     if [[ ! -d $sources/langgraph-$version ]]; then
         "$python" -m pip download --quiet --no-deps --no-binary langgraph --dest "$sources" langgraph==$version
