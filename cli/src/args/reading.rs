@@ -31,6 +31,9 @@ pub struct TurnsArgs {
     /// How many of the latest turns.
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(i32).range(1..))]
     pub last: i32,
+    /// Only turns before this one: the page before it.
+    #[arg(long, value_name = "TURN", value_parser = clap::value_parser!(i32).range(1..))]
+    pub before: Option<i32>,
 }
 
 /// Which state.

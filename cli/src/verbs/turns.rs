@@ -22,6 +22,8 @@ struct Page {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TurnEntry {
+    #[serde(default)]
+    id: String,
     turn: i32,
     boundary: Boundary,
     attempt: i32,
@@ -47,10 +49,8 @@ pub async fn run(session: &Session, args: &TurnsArgs, output: &mut Output) -> Re
     let mut after = None;
     loop {
         let page: Page = door.get(&Document::new(&args.run, "turns").with_some("after", after)).await?;
-        turns.extend(page.turns);
-        let last = turns.iter().map(|it| it.turn).max().unwrap_or_default();
-        turns.retain(|it| it.turn > last.saturating_sub(args.last));
-        match page.next {
+        let is_past = add(&mut turns, page.turns, args);
+        match page.next.filter(|_| !is_past) {
             Some(next) => after = Some(next),
             None => break,
         }
@@ -60,6 +60,16 @@ pub async fn run(session: &Session, args: &TurnsArgs, output: &mut Output) -> Re
     }
     render(&turns, output);
     Ok(())
+}
+
+/// Adds a page of turns, and keeps those that are asked for. Returns whether the later pages have none of them.
+fn add(turns: &mut Vec<TurnEntry>, page: Vec<TurnEntry>, args: &TurnsArgs) -> bool {
+    let is_before = |it: &TurnEntry| args.before.is_none_or(|before| it.turn < before);
+    let is_past = page.last().is_some_and(|last| !is_before(last));
+    turns.extend(page.into_iter().filter(is_before));
+    let last = turns.iter().map(|it| it.turn).max().unwrap_or_default();
+    turns.retain(|it| it.turn > last.saturating_sub(args.last));
+    is_past
 }
 
 fn render(turns: &[TurnEntry], output: &mut Output) {
@@ -109,6 +119,30 @@ mod tests {
     #[test]
     fn costs_are_in_dollars() {
         assert_eq!([cost(0), cost(1_500_000), cost(70)], ["$0", "$1.5", "$0.00007"]);
+    }
+
+    #[test]
+    fn the_page_before_a_turn_is_kept_whatever_the_pages_of_the_gateway_are() {
+        let entry = |turn: i32| -> TurnEntry {
+            serde_json::from_value(serde_json::json!({
+                "id": format!("{turn}.2.1"), "turn": turn, "boundary": "result", "attempt": 1, "at": "2026-11-26T11:00:00Z",
+                "usage": {}, "events": 0, "position": 0, "contentHash": "sha256:00",
+            }))
+            .unwrap()
+        };
+        let kept = |before: Option<i32>| {
+            let args = TurnsArgs { run: "nightly".into(), last: 3, before };
+            let mut turns = Vec::new();
+            let pages = [1..=4, 5..=8, 9..=9];
+            let read = pages
+                .into_iter()
+                .take_while(|page| !add(&mut turns, page.clone().map(entry).collect(), &args));
+            let read = read.count();
+            (turns.iter().map(|it| it.turn).collect::<Vec<_>>(), read)
+        };
+        assert_eq!(kept(None), (vec![7, 8, 9], 3));
+        assert_eq!(kept(Some(7)), (vec![4, 5, 6], 1), "the last page is not read");
+        assert_eq!(kept(Some(1)), (vec![], 0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! attach.
 
 use dalsegno_crds::{Cause, Class, ConditionType, Reason, Summary};
-use dalsegno_e2e::approval::manifest;
+use dalsegno_e2e::approval::{APPROVER, manifest, payment};
 use dalsegno_e2e::objects::has_ended;
 use dalsegno_e2e::wait::{eventually, secs};
 use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext, Worker};
@@ -97,14 +97,16 @@ async fn a_worker_that_asks_and_does_not_park_is_parked_at_its_progress_deadline
     let deadline = json!({ "liveness": { "progressDeadlineSeconds": 6 } });
     let (run, worker) = start(&ctx, "run", deadline).await?;
     assert_eq!(worker.commit(1, json!({})).await?.status, 200);
-    open(&worker, "later", json!({ "kind": "until", "time": in_seconds(20) })).await?;
+    open(&worker, "pay", payment(500)).await?;
 
     let status = run.wait_for(Summary::Waiting, secs(20)).await?;
     let end = status.attempt_end(1)?;
     assert_eq!((end.cause, end.charged), (Cause::Parked, false), "{end:?}");
     assert_eq!(worker.commit(2, json!({})).await?.status, 409, "the attempt is over");
+    ctx.grant("alice", APPROVER).await?;
+    ctx.approve("alice", &run, "pay").await?;
     let (worker, attached) = ctx.play(&run, 2).await?;
-    expect_answer(&attached, "later", WaitOutcome::Elapsed);
+    expect_answer(&attached, "pay", WaitOutcome::Approved);
     finish(&worker, 2).await?;
     assert_eq!(run.wait_for_success().await?.recovery().recovery_attempts, 0);
     ctx.end().await

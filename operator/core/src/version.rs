@@ -70,8 +70,10 @@ pub fn choose_template(run: &RunRecord, agent: &Agent, policy: OnMismatch, store
         };
     };
     let mismatch = format!(
-        "the checkpoint of turn {} was written by agent version {}, and the deployed version is {version}",
-        head.turn, checkpoint.agent_version
+        "the checkpoint of turn {} was written by agent version {}, and the deployed version is {version} ({})",
+        head.turn,
+        checkpoint.agent_version,
+        both_versions(checkpoint, version)
     );
     match policy {
         OnMismatch::Allow => Choice::Use(ChosenTemplate::current(current)),
@@ -191,16 +193,24 @@ pub fn check_image(
     };
     let before = &checkpoint.agent_version;
     if is_listed(&agent?.compatible_with, checkpoint) {
-        return Some(with(Verdict::Accepted, format!("{version} is listed as compatible with {before}")));
+        let both = both_versions(checkpoint, version);
+        let remark = format!("{version} is listed as compatible with {before} ({both})");
+        return Some(with(Verdict::Accepted, remark));
     }
     let mismatch = format!(
-        "the checkpoint of turn {} was written by agent version {before}, and this worker is version {version}",
-        head.turn
+        "the checkpoint of turn {} was written by agent version {before}, and this worker is version {version} ({})",
+        head.turn,
+        both_versions(checkpoint, version)
     );
     Some(match policy {
         OnMismatch::Allow => with(Verdict::Allowed, format!("{mismatch}; versionPolicy.onMismatch is Allow")),
         OnMismatch::Pin | OnMismatch::Block => with(Verdict::Refused, mismatch),
     })
+}
+
+/// Both versions, for programs that read a condition's message or a worker's warning.
+fn both_versions(checkpoint: &Identity, version: &str) -> String {
+    format!("checkpointVersion={} imageVersion={version}", checkpoint.agent_version)
 }
 
 /// The head, and the identity of the agent that committed it.

@@ -12,6 +12,7 @@ pub mod header;
 pub mod keys;
 pub mod manifest;
 pub mod memory;
+mod memory_items;
 pub mod messages;
 pub mod proposal;
 pub mod records;

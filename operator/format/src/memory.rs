@@ -2,9 +2,11 @@
 
 use dalsegno_protocol::{Channel, ChannelSize, MemoryDelta, Payload, State};
 
-/// The difference between two states, channel by channel. JSON is compared as text, byte for byte.
+use crate::memory_items::{item_delta, payload_bytes, same_payload};
+
+/// The difference between two states, channel by channel, and their items. JSON is compared as text, byte for byte.
 pub fn delta(before: &State, after: &State) -> MemoryDelta {
-    let mut delta = MemoryDelta::default();
+    let mut delta = MemoryDelta { items: item_delta(before, after), ..MemoryDelta::default() };
     for (name, channel) in after {
         let now = size(channel);
         match before.get(name) {
@@ -26,7 +28,7 @@ pub fn delta(before: &State, after: &State) -> MemoryDelta {
 
 fn size(channel: &Channel) -> ChannelSize {
     let items = items(channel);
-    ChannelSize { bytes: items.iter().map(bytes).sum(), items: items.len() as i64 }
+    ChannelSize { bytes: items.iter().map(payload_bytes).sum(), items: items.len() as i64 }
 }
 
 fn items(channel: &Channel) -> &[Payload] {
@@ -36,30 +38,11 @@ fn items(channel: &Channel) -> &[Payload] {
     }
 }
 
-fn bytes(payload: &Payload) -> i64 {
-    let bytes = match payload {
-        Payload::Json(json) => json.get().len(),
-        Payload::Bytes { base64, .. } => base64.trim_end_matches('=').len() * 3 / 4,
-    };
-    bytes as i64
-}
-
 /// Whether two channels are equal. A value is never equal to a list.
 fn same(left: &Channel, right: &Channel) -> bool {
     std::mem::discriminant(left) == std::mem::discriminant(right)
         && items(left).len() == items(right).len()
         && items(left).iter().zip(items(right)).all(|(left, right)| same_payload(left, right))
-}
-
-fn same_payload(left: &Payload, right: &Payload) -> bool {
-    match (left, right) {
-        (Payload::Json(left), Payload::Json(right)) => left.get() == right.get(),
-        (
-            Payload::Bytes { media_type, base64 },
-            Payload::Bytes { media_type: other_type, base64: other_base64 },
-        ) => (media_type, base64) == (other_type, other_base64),
-        (Payload::Json(_), Payload::Bytes { .. }) | (Payload::Bytes { .. }, Payload::Json(_)) => false,
-    }
 }
 
 #[cfg(test)]
@@ -97,7 +80,14 @@ mod tests {
         ];
         for (before, after, expected) in cases {
             let state = |text: &str| serde_json::from_str::<State>(text).unwrap();
-            let delta = serde_json::to_value(delta(&state(&before), &state(&after))).unwrap();
+            let mut delta = serde_json::to_value(delta(&state(&before), &state(&after))).unwrap();
+            let (version, items) = (delta["version"].take(), delta["items"].take());
+            let fields = delta.as_object_mut().unwrap();
+            fields.retain(|_, value| !value.is_null());
+            // A blank between two elements changes the channel, and no element.
+            let differs = before.replace(", ", ",") != after.replace(", ", ",");
+            let has_items = items.as_object().unwrap().values().any(|it| it != &serde_json::json!([]));
+            assert_eq!((version, has_items), (2.into(), differs), "{before} to {after}");
             assert_eq!(delta, expected, "{before} to {after}");
         }
     }

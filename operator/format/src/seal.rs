@@ -42,8 +42,8 @@ use aad::name;
 pub use dalsegno_model::{CallDigests, DigestKey, SHREDDED};
 use digests::sign;
 pub use digests::{BodyDigest, CallDigestsExt, DigestKeyExt};
-use text::TextKey;
 pub use text::is_sealed_text;
+use text::{TextKey, unsealed};
 
 use crate::fields::Fields;
 
@@ -214,6 +214,54 @@ impl PayloadCipher {
             return Ok(None);
         }
         self.open(context, payload).map(Some)
+    }
+
+    /// The text as it is stored at this position: sealed, if the run's data key seals texts. The same text is sealed to
+    /// the same bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] if the run's key was deleted.
+    pub fn seal_text(&self, context: AadContext<'_>, text: &str) -> Result<String> {
+        let key = match &self.0 {
+            CipherState::Plain | CipherState::Unsealed => return Ok(unsealed(text)),
+            CipherState::Shredded => return Err(gone()),
+            CipherState::Sealed(key) => key,
+        };
+        let Some(texts) = &key.texts else { return Ok(unsealed(text)) };
+        // A text has no codec.
+        texts.seal(context.aad(key.run, 0), text).ok_or_else(|| unusable("a text could not be sealed"))
+    }
+
+    /// The text that is stored at this position; `None` if it was shredded. A text that is not sealed is returned
+    /// unchanged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_text(&self, context: AadContext<'_>, stored: &str) -> Result<Option<String>> {
+        if !is_sealed_text(stored) {
+            return Ok(Some(stored.to_owned()));
+        }
+        let key = match &self.0 {
+            CipherState::Plain => {
+                return Err(unusable(
+                    "a text is sealed, and there are no keys: name their folder with --encryption-keys",
+                ));
+            }
+            CipherState::Unsealed => {
+                return Err(corrupt("it is sealed, and the data key of its run is not there"));
+            }
+            CipherState::Shredded => return Ok(None),
+            CipherState::Sealed(key) => key,
+        };
+        let opened = key.texts.as_ref().and_then(|texts| texts.open(context.aad(key.run, 0), stored));
+        opened.map(Some).ok_or_else(|| corrupt("it is not what was sealed there"))
+    }
+
+    /// Whether texts of the run are sealed.
+    pub fn seals_texts(&self) -> bool {
+        matches!(&self.0, CipherState::Sealed(key) if key.texts.is_some())
     }
 
     /// The stored digest for data with this SHA-256: a body, a batch of records, a state or a chunk of it.

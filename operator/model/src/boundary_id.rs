@@ -38,6 +38,23 @@ pub struct BoundaryId {
     pub epoch: i64,
 }
 
+impl BoundaryId {
+    /// The id of the checkpoint for people: the turn, the number of the boundary ([`boundary_number`]) and the epoch,
+    /// such as `7.2.3`.
+    pub fn checkpoint_id(&self) -> String {
+        format!("{}.{}.{}", self.turn, boundary_number(self.boundary), self.epoch)
+    }
+
+    /// Parses a [`Self::checkpoint_id`].
+    pub fn parse(id: &str) -> Option<Self> {
+        let mut parts = id.split('.');
+        let turn = parts.next()?.parse().ok()?;
+        let boundary = boundary_of(parts.next()?.parse().ok()?)?;
+        let epoch = parts.next()?.parse().ok()?;
+        parts.next().is_none().then_some(Self { turn, boundary, epoch })
+    }
+}
+
 impl fmt::Display for BoundaryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { turn, boundary, epoch: _ } = self;

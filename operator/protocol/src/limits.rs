@@ -44,6 +44,14 @@ impl Limits {
     pub const MESSAGES: usize = 1_000;
     /// Bytes of the values of these messages together.
     pub const INBOX_BYTES: usize = 16 << 20;
+    /// Calls in the history of a checkpoint: the latest.
+    pub const CHECKPOINT_CALLS: u32 = 100;
+    /// Bytes of the arguments and results of these calls together; those of earlier calls are left out.
+    pub const CHECKPOINT_CALLS_BYTES: usize = 256 << 10;
+    /// Items that each part of a memory delta names.
+    pub const DELTA_ITEMS: usize = 1_000;
+    /// Members of an object or items of a list that a memory delta compares one by one. A larger channel is one item.
+    pub const DELTA_MEMBERS: usize = 10_000;
     /// Records, events or messages in one page.
     pub const PAGE: u32 = 1_000;
     /// Bytes of records, events or messages after which a page ends early.

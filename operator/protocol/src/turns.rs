@@ -18,6 +18,9 @@ pub struct TurnsResponse {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnEntry {
+    /// The id of the checkpoint: `GET checkpoint?id=`.
+    #[serde(default)]
+    pub id: String,
     /// Number of the turn.
     pub turn: i32,
     /// Which boundary of it.

@@ -1,5 +1,6 @@
 //! `dalsegno show`: prints a run from the store.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -29,7 +30,7 @@ const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// There is no such run, or the store is unavailable.
 pub async fn run(args: ShowArgs) -> anyhow::Result<()> {
-    let ShowArgs { store, run, turn, since, turns, all, calls, follow } = args;
+    let ShowArgs { store, run, turn, since, turns, all, before, calls, follow } = args;
     let args = store;
     let store = args.open_read_only().await?;
     let FoundRun { mut run, earlier } = find(store.as_ref(), &run).await?;
@@ -38,8 +39,10 @@ pub async fn run(args: ShowArgs) -> anyhow::Result<()> {
     print_waiting(&args, store.as_ref(), &run).await?;
     print_header(&run, &earlier, shredding.as_ref());
     let head = run.head.as_ref().map_or(0, |head| head.turn);
-    let mut shown = if all { 0 } else { (head - turns).max(0) };
-    shown = print_turns(store.as_ref(), &run, shown).await?;
+    let last = before.map_or(head, |before| head.min(before - 1));
+    let first = if all { 1 } else { (last - turns).max(0) + 1 };
+    print_turns(store.as_ref(), &run, first..=last).await?;
+    let mut shown = last;
     if let Some(turn) = turn {
         print_state(turn, read_state(store.as_ref(), &run, turn).await?);
     }
@@ -57,7 +60,9 @@ pub async fn run(args: ShowArgs) -> anyhow::Result<()> {
         if run.attempt.number != attempt {
             print_attempts(&run, &run.past[..1.min(run.past.len())]);
         }
-        shown = print_turns(store.as_ref(), &run, shown).await?;
+        let head = run.head.as_ref().map_or(0, |head| head.turn);
+        print_turns(store.as_ref(), &run, shown + 1..=head).await?;
+        shown = shown.max(head);
     }
     if follow {
         print_line!("{}", state_and_result(&run));
@@ -76,12 +81,12 @@ async fn find_shredding(store: &dyn Store, run: &RunRecord) -> anyhow::Result<Op
     Ok(Some(Shredding { row, unsealed }))
 }
 
-/// Prints the turns after `shown`. Returns the last turn that is shown then.
-async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::Result<i32> {
-    let Some(head) = run.head.as_ref().filter(|head| head.turn > shown) else {
-        return Ok(shown);
-    };
-    let rows = store.boundaries(run.id, shown + 1, head.turn).await.context("reading the turns")?;
+/// Prints these turns.
+async fn print_turns(store: &dyn Store, run: &RunRecord, turns: RangeInclusive<i32>) -> anyhow::Result<()> {
+    if turns.is_empty() {
+        return Ok(());
+    }
+    let rows = store.boundaries(run.id, *turns.start(), *turns.end()).await.context("reading the turns")?;
     for row in rows {
         let boundary_id = row.id();
         let BoundaryRow { turn, boundary, attempt, position, at, usage, events, trigger, ops, .. } = row;
@@ -100,7 +105,7 @@ async fn print_turns(store: &dyn Store, run: &RunRecord, shown: i32) -> anyhow::
             print_line!("             {event}");
         }
     }
-    Ok(head.turn)
+    Ok(())
 }
 
 async fn print_difference(store: &dyn Store, run: &RunRecord, from: i32, to: i32) -> anyhow::Result<()> {

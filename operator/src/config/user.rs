@@ -30,6 +30,9 @@ pub struct ShowArgs {
     /// Show every turn.
     #[arg(long, conflicts_with = "turns")]
     pub all: bool,
+    /// Only turns before this one: with `--turns`, the page before it.
+    #[arg(long, value_name = "TURN", conflicts_with = "follow", value_parser = clap::value_parser!(i32).range(1..))]
+    pub before: Option<i32>,
     /// Also show the calls and their keys, and who settled a call, and why.
     #[arg(long)]
     pub calls: bool,

@@ -63,6 +63,26 @@ pub(crate) async fn state_after(
     Ok(existing_state(reader, run, boundary.id, walk).await?.state)
 }
 
+/// The state after a boundary that was found by its id. `is_live`: whether it is on the live branch. The hash of a live
+/// boundary follows from the head. That of an undone one is its own: nothing that is read links to it.
+pub(crate) async fn state_of(
+    reader: &impl SnapshotReader,
+    run: RunId,
+    (boundary, is_live): (HashedBoundary, bool),
+) -> Result<StateAt> {
+    let HashedBoundary { id, content_hash } = boundary;
+    if is_live {
+        let turn = boundaries(reader, run, id.turn, id.turn).await?;
+        if !turn.iter().any(|row| row.id() == id && row.content_hash == content_hash) {
+            return Err(corrupt(
+                run,
+                format!("{id}: its row says that it is on the live branch, and it is not"),
+            ));
+        }
+    }
+    existing_state(reader, run, id, Walk::to_state(Some(boundary))).await
+}
+
 /// The state after a boundary, built from boundaries alone; from a snapshot only if the payloads before it were
 /// dropped.
 pub(crate) async fn state_without_snapshots(

@@ -1,14 +1,17 @@
 //! A checkpoint as the document that users and workers read.
 
-use dalsegno_protocol::{
-    Boundary, CHECKPOINT_VERSION, Channel, Checkpoint, MEMORY_REFERENCES, RawValue, Step, WaitKind,
-    WaitRequest,
+use dalsegno_format::{header, memory, size};
+use dalsegno_model::{
+    BoundaryFacts, BoundaryQuery, CallFilter, Error, LedBy, Lifecycle, PastCall, Result, RunOutcome,
+    RunRecord, Store,
 };
+use dalsegno_protocol::{
+    Boundary, CHECKPOINT_VERSION, Call, Channel, Checkpoint, CheckpointCall, CheckpointStatus, Elapsed,
+    Limits, MEMORY_REFERENCES, RawValue, State, Step, TriggeredBy, WaitKind, WaitRequest,
+};
+use jiff::Timestamp;
 
-use dalsegno_format::header;
-use dalsegno_model::{CallFilter, Error, Result, RunRecord, Store};
-
-/// The checkpoint at the latest boundary of a turn of the live branch, or at the head; `None` if there is none.
+/// The checkpoint at a boundary; `which` is `None`: at the head. The result is `None` if there is no such boundary.
 ///
 /// It is made from several reads that are not in one transaction: while the run goes on, the calls may be newer than
 /// the boundary.
@@ -16,29 +19,53 @@ use dalsegno_model::{CallFilter, Error, Result, RunRecord, Store};
 /// # Errors
 ///
 /// The store does not respond, or the stored data is damaged or was dropped.
-pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -> Result<Option<Checkpoint>> {
+pub async fn checkpoint(
+    store: &dyn Store,
+    run: &RunRecord,
+    which: Option<BoundaryQuery>,
+) -> Result<Option<Checkpoint>> {
     let Some(head) = &run.head else { return Ok(None) };
-    let turn = turn.unwrap_or(head.turn);
-    let Some((row, mut state)) = store.boundary(run.id, turn).await? else { return Ok(None) };
+    let which = which.unwrap_or(BoundaryQuery::Turn(head.turn));
+    let Some((row, mut state)) = store.boundary(run.id, which).await? else { return Ok(None) };
+    let id = row.id();
     let attempt = store.attempt(run.id, row.attempt).await?;
     let identity = attempt.and_then(|attempt| attempt.identity).ok_or_else(|| Error::Corrupt {
         operation: "reading a checkpoint",
         detail: format!("attempt {}, which committed it, has no identity", row.attempt),
     })?;
+    let facts = store.boundary_facts(run.id, id).await?.ok_or_else(|| Error::Corrupt {
+        operation: "reading a checkpoint",
+        detail: format!("{id} was there, and is not any more"),
+    })?;
     let content_hash = header::render(&row.content_hash);
+    let is_head = content_hash == head.content_hash;
     let (mut pending_step, mut pending_calls, mut pending_proposal) = (None, Vec::new(), None);
-    if content_hash == head.content_hash {
+    if is_head {
         if row.boundary == Boundary::Plan {
-            pending_step = Some(Step { turn, boundary: Boundary::Result });
+            pending_step = Some(Step { turn: row.turn, boundary: Boundary::Result });
         }
         pending_calls = store.calls(run.id, CallFilter::Pending).await?;
         pending_proposal = oldest_proposal(store, run).await?;
     }
+    let memory_delta = memory::delta(&State::new(), &state);
+    // A large state is not copied.
+    let working_memory = (size::of_state(&state) <= Limits::INLINE_STATE_BYTES).then(|| state.clone());
+    let BoundaryFacts { undone, events, turn_began_at, usage, recovery_attempts, disruptions, .. } = facts;
+    let BoundaryFacts { call_count, calls, led_by: LedBy { calls: ended, waits, messages }, .. } = facts;
     Ok(Some(Checkpoint {
         version: CHECKPOINT_VERSION,
+        id: id.checkpoint_id(),
+        run_id: run.id,
         run: format!("{}/{}", run.namespace, run.name),
+        status: Some(match (undone, is_head) {
+            (true, _) => CheckpointStatus::Undone,
+            (false, false) => CheckpointStatus::Superseded,
+            (false, true) => status_of(run),
+        }),
         attempt: row.attempt,
-        turn,
+        recovery_attempts,
+        disruptions,
+        turn: row.turn,
         boundary: row.boundary,
         position: row.position,
         agent_version: identity.agent_version,
@@ -46,17 +73,58 @@ pub async fn checkpoint(store: &dyn Store, run: &RunRecord, turn: Option<i32>) -
         parent_hash: header::render(&row.parent_hash),
         content_hash,
         trigger: row.trigger,
+        triggered_by: TriggeredBy {
+            event: (events > 0).then(|| row.position - events + 1),
+            calls: ended,
+            waits,
+            messages,
+        },
         pending_proposal,
         pending_step,
         pending_calls,
+        call_count,
+        calls: calls.into_iter().map(past_call).collect(),
+        working_memory,
+        memory_delta,
         memory_references: match state.remove(MEMORY_REFERENCES) {
             None => Vec::new(),
             Some(Channel::Value(value)) => vec![value],
             Some(Channel::List(items)) => items,
         },
         usage: row.usage,
+        total_usage: usage,
+        elapsed: Elapsed {
+            run_ms: milliseconds(run.created_at, row.at),
+            turn_ms: milliseconds(turn_began_at.unwrap_or(run.created_at), row.at),
+        },
         created_time: row.at.to_string(),
     }))
+}
+
+/// What became of a run, as far as the store knows.
+fn status_of(run: &RunRecord) -> CheckpointStatus {
+    match run.lifecycle {
+        Lifecycle::Live if run.suspend.is_some() => CheckpointStatus::Suspended,
+        Lifecycle::Live if run.park.is_some() => CheckpointStatus::Waiting,
+        Lifecycle::Live => CheckpointStatus::Live,
+        Lifecycle::Finished => match run.finish.as_ref().map(|finish| finish.outcome) {
+            Some(RunOutcome::Succeeded) => CheckpointStatus::Succeeded,
+            Some(RunOutcome::Failed) => CheckpointStatus::Failed,
+            Some(RunOutcome::Cancelled) => CheckpointStatus::Cancelled,
+            None => CheckpointStatus::Abandoned,
+        },
+        Lifecycle::Deleted | Lifecycle::Abandoned => CheckpointStatus::Abandoned,
+    }
+}
+
+fn past_call(past: PastCall) -> CheckpointCall {
+    let PastCall { call, attempt, omitted, damaged } = past;
+    let Call { id, turn, policy, key, state, arguments, result } = call;
+    CheckpointCall { id, turn, policy, key, state, arguments, result, attempt, omitted, damaged }
+}
+
+fn milliseconds(from: Timestamp, to: Timestamp) -> i64 {
+    (to.as_millisecond() - from.as_millisecond()).max(0)
 }
 
 /// What the run asked for first of what waits for a person's approval.

@@ -103,7 +103,8 @@ measure! {
     Read {
         async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
         async fn boundaries(&self, run: RunId, from: i32, to: i32) -> Result<Vec<BoundaryRow>>;
-        async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>>;
+        async fn boundary(&self, run: RunId, which: BoundaryQuery) -> Result<Option<(BoundaryRow, State)>>;
+        async fn boundary_facts(&self, run: RunId, boundary: BoundaryId) -> Result<Option<BoundaryFacts>>;
         async fn sizes(&self, run: RunId) -> Result<Sizes>;
         async fn count_unsealed(&self, run: RunId) -> Result<u64>;
         async fn id(&self) -> Result<Uuid>;

@@ -26,6 +26,7 @@
 mod abandoned;
 mod anchors;
 mod audit;
+mod boundary_facts;
 mod boundary_pages;
 mod branch;
 mod calls;

@@ -1,6 +1,7 @@
 //! Rows as structs, and the reads of a run: written once, over the rows of both databases.
 
 mod attempt_row;
+mod boundary_facts;
 mod boundary_row;
 mod call_row;
 mod columns;
@@ -15,6 +16,9 @@ mod table;
 mod wait_row;
 
 pub(crate) use attempt_row::AttemptRow;
+pub(crate) use boundary_facts::{
+    BOUNDARY_FACTS, BoundaryFactsRow, LED_BY, PAST_CALLS_SQL, PastCallRow, led_by,
+};
 pub(crate) use boundary_row::{boundary_id, encoded_boundary, stored_batch, stored_record};
 pub(crate) use call_row::{
     CallRow, decode_payload, encode_payload, has_other_arguments, key_refused_message, not_granted_message,

@@ -34,6 +34,7 @@ mod audit;
 mod backup;
 mod batch_statements;
 mod boundary;
+mod boundary_facts;
 mod boundary_pages;
 mod branch;
 mod calls;

@@ -183,6 +183,10 @@ pub(crate) const CALLS_TO_SETTLE: &str = "SELECT calls.id FROM calls JOIN runs O
 pub(crate) const EFFECTS_SINCE: &str = "SELECT id FROM calls WHERE run = $1 AND policy <> 'readOnly' \
      AND state IN ('started', 'completed') AND (turn >= $2 OR touched_turn >= $2) ORDER BY ordinal";
 
+/// The hash of the boundary `$2`, `$3`, `$4` of the run `$1`, and whether a rewind undid it.
+pub(crate) const BOUNDARY_HASH: &str = "SELECT content_hash, undone FROM boundaries \
+     WHERE run = $1 AND turn = $2 AND boundary = $3 AND epoch = $4";
+
 /// Whether a boundary with the content hash `$2` is on the live branch of the run `$1`.
 pub(crate) const IS_LIVE: &str = "SELECT EXISTS ( \
          SELECT 1 FROM boundaries WHERE run = $1 AND content_hash = $2 AND NOT undone \

@@ -16,7 +16,11 @@ fn an_exported_run_is_verified_by_the_file_alone() {
 
     let shown =
         context.command(&["show", "--database-url", &url, "dev/agent", "--turn", "3", "--since", "1"]);
-    assert!(shown.contains(r#"from turn 1 to turn 3: {"added":{},"updated":{"#), "{shown}");
+    assert!(shown.contains(r#"from turn 1 to turn 3: {"version":2,"added":{},"updated":{"#), "{shown}");
+    let page =
+        context.command(&["show", "--database-url", &url, "dev/agent", "--before", "3", "--turns", "1"]);
+    let turns: Vec<_> = page.lines().filter(|line| line.starts_with("turn ")).collect();
+    assert!(turns.len() == 1 && turns[0].starts_with("turn 2 "), "{page}");
 
     context.command(&["export", "--database-url", &url, "dev/agent", "--output", "run.jsonl"]);
     let verified = context.command(&["verify", "run.jsonl"]);

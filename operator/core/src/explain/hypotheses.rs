@@ -215,7 +215,11 @@ fn of_pods(run: &AgentRun, row: &RunRecord, world: &Observed) -> Vec<Hypothesis>
     let without = |it: &mut Observed| it.pods.retain(|seen| !orphaned_pods::is_current(row, seen));
     let gone = |it: &mut Observed| {
         without(it);
-        it.pods.push(gone_pod(run, row.attempt.number));
+        let mut seen = gone_pod(run, row.attempt.number);
+        let nonce =
+            row.attempt.pod_nonce.iter().map(|nonce| (names::ANNOTATION_NONCE.to_owned(), nonce.clone()));
+        seen.pod.metadata.annotations = Some(nonce.collect());
+        it.pods.push(seen);
     };
     vec![changed(world, without), changed(world, gone)]
 }

@@ -180,12 +180,17 @@ async fn head_state(store: &dyn Store, run: RunId) -> dalsegno_model::Result<Opt
     })
 }
 
+/// An image of another version than the checkpoint's has a remark, which names both versions.
 fn warnings(record: &RunRecord) -> Vec<Warning> {
-    let identity = record.attempt.identity.iter();
-    let allowed = identity.filter(|identity| identity.verdict == Verdict::Allowed);
-    allowed
-        .map(|identity| Warning { code: "VERSION_ALLOWED".into(), message: identity.remark.clone() })
-        .collect()
+    let Some(identity) = record.attempt.identity.as_ref().filter(|it| !it.remark.is_empty()) else {
+        return Vec::new();
+    };
+    let code = match identity.verdict {
+        Verdict::Allowed => "VERSION_ALLOWED",
+        Verdict::Accepted => "VERSION_COMPATIBLE",
+        Verdict::Refused => return Vec::new(),
+    };
+    vec![Warning { code: code.into(), message: identity.remark.clone() }]
 }
 
 fn not_ready() -> ApiProblem {

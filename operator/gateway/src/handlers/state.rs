@@ -3,7 +3,8 @@
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use dalsegno_format::memory;
-use dalsegno_protocol::{State as Channels, StateResponse};
+use dalsegno_model::{BoundaryId, BoundaryQuery};
+use dalsegno_protocol::{Code, State as Channels, StateResponse};
 
 use crate::extractors::{Reader, parse_turn};
 use crate::gateway::Gateway;
@@ -60,15 +61,38 @@ pub(crate) async fn checkpoint(
     reader: Reader,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiProblem> {
-    let turn = turn_parameter(query.as_deref())?;
+    let which = boundary_parameter(query.as_deref())?;
     gateway.authorize_reader(&reader).await?;
+    let turn = which.map(|which| match which {
+        BoundaryQuery::Turn(turn) | BoundaryQuery::Id(BoundaryId { turn, .. }) => turn,
+    });
     let bytes = gateway.state_and_calls_bytes(reader.run, turn).await?;
     let _read = gateway.inspection_reads.acquire(&reader.owner, bytes).await?;
     // Read after the wait. With an older record whose head has moved, the document would show nothing as pending.
     let run = gateway.run_record(reader.run).await?;
-    let read = || dalsegno_store::checkpoint(&*gateway.store, &run, turn);
+    let read = || dalsegno_store::checkpoint(&*gateway.store, &run, which);
     let document = gateway.call_with_retry("reading a checkpoint", read).await?;
-    json_response(&gateway, &reader.owner, &document.ok_or_else(|| ApiProblem::no_such_turn(turn))?)
+    let document = document.ok_or_else(|| match which {
+        Some(BoundaryQuery::Id(_)) => {
+            ApiProblem::new(Code::NotFound, "the run has no checkpoint with this id")
+        }
+        Some(BoundaryQuery::Turn(_)) | None => ApiProblem::no_such_turn(turn),
+    });
+    json_response(&gateway, &reader.owner, &document?)
+}
+
+/// The parameter `turn` or `id`; `None`: the head.
+fn boundary_parameter(query: Option<&str>) -> Result<Option<BoundaryQuery>, ApiProblem> {
+    let mut query = Query::parse(query, &["turn", "id"])?;
+    match (query.take("turn"), query.take("id")) {
+        (None, None) => Ok(None),
+        (Some(turn), None) => Ok(Some(BoundaryQuery::Turn(parse_turn(&turn)?))),
+        (None, Some(id)) => match BoundaryId::parse(&id) {
+            Some(id) => Ok(Some(BoundaryQuery::Id(id))),
+            None => Err(ApiProblem::invalid("`id` is not the id of a checkpoint, such as 7.2.3")),
+        },
+        (Some(_), Some(_)) => Err(ApiProblem::invalid("this call takes either `turn` or `id`")),
+    }
 }
 
 /// The parameter `turn`; `None`: the head.

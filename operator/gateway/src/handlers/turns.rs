@@ -3,9 +3,9 @@
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use dalsegno_format::header;
-use dalsegno_model::boundary_number;
 use dalsegno_model::read_transaction::{BoundaryKey, StoredBoundary};
-use dalsegno_protocol::{Boundary, TurnEntry, TurnsResponse};
+use dalsegno_model::{BoundaryId, boundary_number};
+use dalsegno_protocol::{TurnEntry, TurnsResponse};
 
 use crate::extractors::Reader;
 use crate::gateway::Gateway;
@@ -22,7 +22,7 @@ pub(crate) async fn turns(
     let after = match query.take("after") {
         None => BoundaryKey::before(reader.run),
         Some(after) => {
-            let (turn, boundary, epoch) = parse_cursor(&after)
+            let BoundaryId { turn, boundary, epoch } = BoundaryId::parse(&after)
                 .ok_or_else(|| ApiProblem::invalid("`after` is not a `next` of this call"))?;
             BoundaryKey { run: reader.run, turn, boundary: boundary_number(boundary).into(), epoch }
         }
@@ -32,30 +32,18 @@ pub(crate) async fn turns(
     let read = async || gateway.store.begin_read().await?.boundaries(after, reader.run).await;
     let page = gateway.call_with_retry("reading the turns", read).await?;
     // A page that is not empty is followed by another one, which may be empty.
-    let next = page.last().map(|last| {
-        let row = &last.decoded.row;
-        format!("{}.{}.{}", row.turn, boundary_number(row.boundary), row.epoch)
-    });
+    let next = page.last().map(|last| last.decoded.id().checkpoint_id());
     let turns = page.into_iter().map(entry).collect();
     json_response(&gateway, &reader.owner, &TurnsResponse { turns, next })
-}
-
-/// Parses `<turn>.<number of the boundary>.<epoch>`.
-fn parse_cursor(text: &str) -> Option<(i32, Boundary, i64)> {
-    let mut parts = text.split('.');
-    let turn = parts.next()?.parse().ok()?;
-    let number = parts.next()?;
-    let boundary = [Boundary::Plan, Boundary::Result];
-    let boundary = boundary.into_iter().find(|it| boundary_number(*it).to_string() == number)?;
-    let epoch = parts.next()?.parse().ok()?;
-    parts.next().is_none().then_some((turn, boundary, epoch))
 }
 
 fn entry(stored: StoredBoundary) -> TurnEntry {
     let events = stored.decoded.events().unwrap_or_default();
     let StoredBoundary { run: _, decoded, undone, payload_loss, damage } = stored;
+    let id = decoded.id().checkpoint_id();
     let row = decoded.row;
     TurnEntry {
+        id,
         turn: row.turn,
         boundary: row.boundary,
         epoch: row.epoch,

@@ -276,13 +276,19 @@ async fn a_delta_reports_how_the_state_changed_between_two_turns() {
     }
     let size = |bytes: i64, items: i64| json!({ "bytes": bytes, "items": items });
     let between = json!({
+        "version": 2,
         "added": { "log": size(1, 1) }, "updated": { "a": size(2, 0) }, "removed": { "b": size(3, 1) },
+        "items": {
+            "added": [{ "channel": "log", "index": 0, "bytes": 1 }],
+            "updated": [{ "channel": "a", "bytes": 2 }],
+            "removed": [{ "channel": "b", "bytes": 3 }],
+        },
     });
     assert_eq!(ctx.get("memory-delta?from=1&to=2").await.ok(), between);
     assert_eq!(ctx.get("memory-delta?from=1").await.ok(), between);
-    let since_the_start =
-        json!({ "added": { "a": size(1, 1), "b": size(3, 1) }, "updated": {}, "removed": {} });
-    assert_eq!(ctx.get("memory-delta?from=0&to=1").await.ok(), since_the_start);
+    let since_the_start = ctx.get("memory-delta?from=0&to=1").await.ok();
+    assert_eq!(since_the_start["added"], json!({ "a": size(1, 1), "b": size(3, 1) }));
+    assert_eq!(ctx.get("checkpoint?turn=1").await.ok()["memoryDelta"], since_the_start);
     assert_eq!(ctx.get("memory-delta?from=1&to=3").await.code(), "NOT_FOUND");
     assert_eq!(ctx.get("memory-delta?from=-1").await.code(), "INVALID");
 }

@@ -287,9 +287,9 @@ forward! {
             self.read(self.inner.boundaries(run, from, to).await).await
         }
 
-        async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
+        async fn boundary(&self, run: RunId, which: BoundaryQuery) -> Result<Option<(BoundaryRow, State)>> {
             self.inject_common().await?;
-            self.read(self.inner.boundary(run, turn).await).await
+            self.read(self.inner.boundary(run, which).await).await
         }
 
         async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
@@ -306,6 +306,7 @@ forward! {
     }
     pass {
         async fn sizes(&self, run: RunId) -> Result<Sizes>;
+        async fn boundary_facts(&self, run: RunId, boundary: BoundaryId) -> Result<Option<BoundaryFacts>>;
         async fn count_unsealed(&self, run: RunId) -> Result<u64>;
         async fn id(&self) -> Result<Uuid>;
         async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;

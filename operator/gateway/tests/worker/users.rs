@@ -221,3 +221,37 @@ async fn the_facts_of_a_run_are_its_row_without_what_its_worker_has_written() {
     assert_eq!(found.calls_to_settle, ["pay"]);
     assert_eq!(ctx.read("ada", "shop/agentruns/nightly/facts?turn=1").await.code(), "INVALID");
 }
+
+#[tokio::test]
+async fn every_checkpoint_is_listed_with_an_id_that_finds_it() {
+    let ctx = TestContext::attached().await;
+    for (path, turn) in [("turns/1/plan", 1), ("turns/1", 2), ("turns/2", 3)] {
+        let id = Uuid::from_u128(turn);
+        ctx.post(path, format!(r#"{{"commitId":"{id}","state":{turn}}}"#)).await.ok();
+    }
+    let list = ctx.read("ada", "shop/agentruns/nightly/turns").await.ok();
+    let listed = list["turns"].as_array().unwrap();
+    assert_eq!(listed.len(), 3);
+    for (state, entry) in (1..).zip(listed) {
+        let id = entry["id"].as_str().unwrap();
+        let found = ctx.read("ada", &format!("shop/agentruns/nightly/checkpoint?id={id}")).await.ok();
+        assert_eq!((&found["id"], &found["contentHash"]), (&entry["id"], &entry["contentHash"]));
+        assert_eq!(found["workingMemory"]["state"], json!({ "value": { "json": state } }), "{id}");
+        assert_eq!(ctx.get(&format!("checkpoint?id={id}")).await.ok(), found, "the worker reads the same");
+    }
+    assert_eq!(ctx.get("checkpoint?id=9.2.1").await.code(), "NOT_FOUND");
+    for query in ["id=9", "id=1.result.1", "id=1.2.1&turn=1"] {
+        assert_eq!(ctx.get(&format!("checkpoint?{query}")).await.code(), "INVALID", "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_state_that_is_too_large_for_a_checkpoint_is_read_by_itself() {
+    let ctx = TestContext::attached().await;
+    let text = "x".repeat(dalsegno_protocol::Limits::INLINE_STATE_BYTES);
+    let body = format!(r#"{{"commitId":"{}","state":"{text}"}}"#, Uuid::from_u128(1));
+    ctx.post("turns/1", body).await.ok();
+    let checkpoint = ctx.get("checkpoint").await.ok();
+    assert_eq!(checkpoint["workingMemory"], Value::Null);
+    assert_eq!(checkpoint["memoryDelta"]["added"]["state"]["items"], 1);
+}

@@ -40,10 +40,20 @@ async fn a_refused_image_is_version_incompatible_with_a_reason() {
 }
 
 #[tokio::test]
-async fn an_allowed_image_attaches_with_a_warning() {
+async fn an_image_of_another_version_attaches_with_a_warning_that_has_the_operators_words() {
+    for (verdict, code) in [(Verdict::Allowed, "VERSION_ALLOWED"), (Verdict::Accepted, "VERSION_COMPATIBLE")]
+    {
+        let ctx = TestContext::reserved(test_config()).await;
+        let remark = "2.0 resumes 1.0 (checkpointVersion=1.0 imageVersion=2.0)";
+        ctx.record_pod(1, "pod-1", Some(identity(verdict, remark))).await;
+        let answer = ctx.attach("pod-1", INSTANCE).await.ok();
+        assert_eq!(answer["warnings"], json!([{ "code": code, "message": remark }]));
+    }
+}
+
+#[tokio::test]
+async fn an_image_of_the_same_version_attaches_without_a_warning() {
     let ctx = TestContext::reserved(test_config()).await;
-    let remark = "the checkpoint is of version 1.0, this image is 2.0, and the policy is Allow";
-    ctx.record_pod(1, "pod-1", Some(identity(Verdict::Allowed, remark))).await;
-    let answer = ctx.attach("pod-1", INSTANCE).await.ok();
-    assert_eq!(answer["warnings"], json!([{ "code": "VERSION_ALLOWED", "message": remark }]));
+    ctx.record_pod(1, "pod-1", Some(identity(Verdict::Accepted, ""))).await;
+    assert_eq!(ctx.attach("pod-1", INSTANCE).await.ok()["warnings"], json!([]));
 }

@@ -5,9 +5,9 @@ use dalsegno_protocol::{Call, State};
 use uuid::Uuid;
 
 use crate::{
-    Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow, CallFilter, EventPage, EventQuery,
-    MessagePage, MessageQuery, Proposal, ReadTransaction, RecordPage, RecordQuery, Result, RunId, RunRecord,
-    Sizes, Wait,
+    Attempt, AuditRow, BoundaryCheck, BoundaryFacts, BoundaryId, BoundaryQuery, BoundaryRow, CallFilter,
+    EventPage, EventQuery, MessagePage, MessageQuery, Proposal, ReadTransaction, RecordPage, RecordQuery,
+    Result, RunId, RunRecord, Sizes, Wait,
 };
 
 /// Reads for the gateway, the operator and people. None of them changes a run.
@@ -41,9 +41,11 @@ pub trait Read: Send + Sync + 'static {
     /// shredded.
     async fn state(&self, run: RunId, turn: Option<i32>) -> Result<Option<State>>;
 
-    /// A turn of the live branch (its latest boundary) without its payloads, and the state after it, read at the same
-    /// moment. Errors as in [`Self::state`].
-    async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>>;
+    /// A boundary without its payloads, and the state after it, read at the same moment. Errors as in [`Self::state`].
+    async fn boundary(&self, run: RunId, which: BoundaryQuery) -> Result<Option<(BoundaryRow, State)>>;
+
+    /// What is known of a boundary of any branch besides its own row. `None`: the run has no such boundary.
+    async fn boundary_facts(&self, run: RunId, boundary: BoundaryId) -> Result<Option<BoundaryFacts>>;
 
     /// Boundaries of the live branch with a turn in `from..=to`, in order, payloads decoded. Dropped boundaries have
     /// no payloads.

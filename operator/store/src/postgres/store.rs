@@ -14,16 +14,17 @@ use crate::transitions::{
 };
 use crate::{branch, fork, pages, snapshot_writer};
 use dalsegno_model::{
-    Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
-    BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
-    Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity,
-    LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun,
-    NextStep, NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince,
-    Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
-    RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound,
-    Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack,
-    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryFacts, BoundaryId,
+    BoundaryQuery, BoundaryRow, BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete,
+    Completed, Created, DeadlinePoll, Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending,
+    EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor,
+    HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption,
+    NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, NotificationResult, ObjectHold, OpenWaitRequest,
+    Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read,
+    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result,
+    Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred,
+    Shredded, Sizes, Snapshotted, StepBack, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
+    Written,
 };
 
 #[async_trait]
@@ -323,9 +324,29 @@ impl Read for Postgres {
         Ok(self.with_fresh_key(run, read).await?.map(|at| at.state))
     }
 
-    async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
-        let read = || async { branch::state(&self.snapshot_store(), run, Some(turn)).await };
+    async fn boundary(&self, run: RunId, which: BoundaryQuery) -> Result<Option<(BoundaryRow, State)>> {
+        let read = || async {
+            let id = match which {
+                BoundaryQuery::Turn(turn) => {
+                    return branch::state(&self.snapshot_store(), run, Some(turn)).await;
+                }
+                BoundaryQuery::Id(id) => id,
+            };
+            let found = self.do_boundary_hash(run, id).await;
+            match found.map_err(|fault| fault.with_context("reading a boundary"))? {
+                Some(stored) => branch::state_of(&self.snapshot_store(), run, stored).await.map(Some),
+                None => Ok(None),
+            }
+        };
         Ok(self.with_fresh_key(run, read).await?.map(|at| (at.row, at.state)))
+    }
+
+    async fn boundary_facts(&self, run: RunId, boundary: BoundaryId) -> Result<Option<BoundaryFacts>> {
+        let read = || async {
+            let facts = self.do_boundary_facts(run, boundary).await;
+            facts.map_err(|fault| fault.with_context("reading the facts of a boundary"))
+        };
+        self.with_fresh_key(run, read).await
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {

@@ -1,18 +1,20 @@
 //! Reads of encrypted payloads: events, calls and records. Each reads the rows first and then gets the cipher, because
 //! a data key may be made in between.
 
-use dalsegno_protocol::Call;
+use dalsegno_protocol::{Call, State};
 
+use super::boundary_facts::{self, EncodedFacts};
 use super::database::{QueryExecutor as _, Sqlite};
 use super::waits::{self, PolledWait};
 use super::{calls, events, records};
+use crate::branch;
 use crate::events::StoredEvents;
 use crate::reads::{CallRow, StoredWait, proposal};
 use dalsegno_format::records::page;
 use dalsegno_format::seal::is_sealed;
 use dalsegno_model::{
-    CallFilter, Digest, EventPage, EventQuery, Proposal, RecordPage, RecordQuery, Result, RunId, Wait,
-    WaitPolled,
+    BoundaryFacts, BoundaryId, BoundaryQuery, BoundaryRow, CallFilter, Digest, EventPage, EventQuery,
+    Proposal, RecordPage, RecordQuery, Result, RunId, Wait, WaitPolled,
 };
 
 impl Sqlite {
@@ -28,6 +30,39 @@ impl Sqlite {
         let rows = self.read(operation, move |conn, _| Box::pin(calls::list(conn, run, which))).await?;
         let cipher = self.cipher_to_read(run, rows.iter().any(CallRow::looks_sealed)).await?;
         rows.iter().map(|row| row.public(&cipher).map_err(|fault| fault.with_context(operation))).collect()
+    }
+
+    pub(super) async fn read_boundary(
+        &self,
+        run: RunId,
+        which: BoundaryQuery,
+    ) -> Result<Option<(BoundaryRow, State)>> {
+        let store = self.snapshot_store();
+        let found = match which {
+            BoundaryQuery::Turn(turn) => branch::state(&store, run, Some(turn)).await?,
+            BoundaryQuery::Id(id) => {
+                let read = self
+                    .read("reading a boundary", move |conn, _| Box::pin(boundary_facts::hash(conn, run, id)));
+                match read.await? {
+                    Some(stored) => Some(branch::state_of(&store, run, stored).await?),
+                    None => None,
+                }
+            }
+        };
+        Ok(found.map(|at| (at.row, at.state)))
+    }
+
+    pub(super) async fn read_boundary_facts(
+        &self,
+        run: RunId,
+        id: BoundaryId,
+    ) -> Result<Option<BoundaryFacts>> {
+        let operation = "reading the facts of a boundary";
+        let found =
+            self.read(operation, move |conn, _| Box::pin(boundary_facts::read(conn, run, id))).await?;
+        let Some(EncodedFacts { row, calls, led_by }) = found else { return Ok(None) };
+        let cipher = self.cipher_to_read(run, calls.iter().any(|it| it.call.looks_sealed())).await?;
+        row.with(&calls, led_by, &cipher).map(Some).map_err(|fault| fault.with_context(operation))
     }
 
     pub(super) async fn list_waits(&self, run: RunId) -> Result<Vec<Wait>> {

@@ -19,16 +19,17 @@ use crate::transitions::{
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
-    Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryId, BoundaryRow,
-    BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, Created, DeadlinePoll,
-    Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending, EventPage, EventQuery, FinishCall,
-    Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor, HeartbeatAnswer, HoldNotice, Identity,
-    LookUp, MessagePage, MessageQuery, NamespaceAdoption, NamespaceUsage, NewAnchor, NewMessage, NewRun,
-    NextStep, NotificationResult, ObjectHold, OpenWaitRequest, Operator, Park, Parked, PodRecord, PollSince,
-    Proposal, Prune, Purge, PurgeScope, PurgeStep, Read, ReadTransaction, RecordBatch, RecordPage,
-    RecordQuery, Recorded, RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound,
-    Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack,
-    Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
+    Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryFacts, BoundaryId,
+    BoundaryQuery, BoundaryRow, BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete,
+    Completed, Created, DeadlinePoll, Deadlines, Digest, Dropped, DueNotifications, EndedRun, Ending,
+    EventPage, EventQuery, FinishCall, Forgiveness, ForgottenPurges, ForkRequest, Forked, HeadsToAnchor,
+    HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption,
+    NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, NotificationResult, ObjectHold, OpenWaitRequest,
+    Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read,
+    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result,
+    Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred,
+    Shredded, Sizes, Snapshotted, StepBack, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
+    Written,
 };
 
 #[async_trait]
@@ -327,8 +328,12 @@ impl Read for Sqlite {
         Ok(crate::branch::state(&self.snapshot_store(), run, turn).await?.map(|at| at.state))
     }
 
-    async fn boundary(&self, run: RunId, turn: i32) -> Result<Option<(BoundaryRow, State)>> {
-        Ok(crate::branch::state(&self.snapshot_store(), run, Some(turn)).await?.map(|at| (at.row, at.state)))
+    async fn boundary(&self, run: RunId, which: BoundaryQuery) -> Result<Option<(BoundaryRow, State)>> {
+        self.read_boundary(run, which).await
+    }
+
+    async fn boundary_facts(&self, run: RunId, boundary: BoundaryId) -> Result<Option<BoundaryFacts>> {
+        self.read_boundary_facts(run, boundary).await
     }
 
     async fn sizes(&self, run: RunId) -> Result<Sizes> {

@@ -1,7 +1,8 @@
 //! An approval allows one call: the claim that names it. And decisions that do not count.
 
 use dalsegno_model::{
-    Answered, CallFilter, Claim, Claimed, OpenWaitRequest, RefusedDecision, Rewind, WaitAnswer, WaitDecision,
+    Answered, BoundaryQuery, CallFilter, Claim, Claimed, OpenWaitRequest, RefusedDecision, Rewind,
+    WaitAnswer, WaitDecision,
 };
 use dalsegno_protocol::{Policy, WaitOutcome};
 use dalsegno_store::checkpoint;
@@ -166,5 +167,5 @@ async fn the_checkpoint_of_the_head_shows_the_proposal_that_waits(cx: &TestConte
     let body = json(r#"{"kind":"approval","title":"pay","proposal":{"cents":  5}}"#);
     open(cx, &OpenWaitRequest { body, ..request(&worker, "pay", approval()) }).await;
     assert_eq!(proposal(None).await.as_deref(), Some(r#"{"cents":  5}"#));
-    assert_eq!(proposal(Some(1)).await, None, "only the head");
+    assert_eq!(proposal(Some(BoundaryQuery::Turn(1))).await, None, "only the head");
 }

@@ -1,6 +1,6 @@
 //! The proposal in a checkpoint document: of the oldest approval that waits.
 
-use dalsegno_model::{OpenWaitRequest, WaitAnswer, WaitDecision};
+use dalsegno_model::{BoundaryQuery, OpenWaitRequest, WaitAnswer, WaitDecision};
 use dalsegno_protocol::{Checkpoint, WaitOutcome};
 use dalsegno_store::checkpoint;
 
@@ -13,6 +13,7 @@ on_every_engine! {
 }
 
 async fn proposal_of(cx: &TestContext, worker: &Worker, turn: Option<i32>) -> Option<String> {
+    let turn = turn.map(BoundaryQuery::Turn);
     let document = checkpoint(&*cx.store, &cx.run_of(worker).await, turn).await.unwrap();
     let Checkpoint { pending_proposal, .. } = document.unwrap();
     pending_proposal.map(|it| it.get().to_owned())

@@ -47,7 +47,7 @@ async fn use_everything(cx: &TestContext, worker: &Worker, round: i32) {
     cx.run_of(worker).await;
     cx.attempt(run, 1).await.unwrap();
     cx.state(run, None).await.unwrap();
-    cx.boundary(run, 1).await.unwrap();
+    cx.boundary(run, dalsegno_model::BoundaryQuery::Turn(1)).await.unwrap();
     cx.boundaries(run, 1, 9).await.unwrap();
     cx.check_boundaries(run, None).await.unwrap();
     cx.sizes(run).await.unwrap();

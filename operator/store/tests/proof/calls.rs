@@ -165,7 +165,9 @@ async fn deleted_and_forged_calls_are_found(engine: &Engine) {
     engine.execute("CREATE TABLE kept AS SELECT * FROM calls").await.unwrap();
     let gone = problem_after(engine, &format!("DELETE FROM calls WHERE run = {run} AND id = 'asked'")).await;
     assert_eq!(gone, "call \"asked\": the audit records it, and it is missing");
-    let invented = "UPDATE kept SET id = 'invented', arguments = NULL, result = NULL WHERE id = 'asked'";
+    // A sealed key is bound to the id too, so that a copied one is damage.
+    let invented =
+        "UPDATE kept SET id = 'invented', key = 'k', arguments = NULL, result = NULL WHERE id = 'asked'";
     engine.execute(invented).await.unwrap();
     restore(engine).await;
     let problems = engine.check().await.1;

@@ -290,7 +290,10 @@ async fn calls_are_checked_against_the_rows_left_after_pruning(engine: &Engine) 
     let names = "calls: calls of pruned rows are missing, or there are calls that no row records";
     assert_eq!(after(&format!("DELETE FROM calls WHERE run = {run} AND id = 'paid'")).await, [names]);
     restore(engine).await;
-    assert_eq!(after(&set("id = 'made-up', result = NULL, arguments = NULL", "paid")).await, [names]);
+    assert_eq!(
+        after(&set("id = 'made-up', key = 'k', result = NULL, arguments = NULL", "paid")).await,
+        [names]
+    );
     restore(engine).await;
     // A prune refuses to vouch for calls that do not match the rows.
     let last = engine.cx.audit(worker.run).await.unwrap().pop().unwrap();

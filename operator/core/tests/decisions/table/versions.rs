@@ -55,6 +55,17 @@ fn it_is_recorded_whether_a_registry_knows_the_digest_of_the_image() {
     }
 }
 
+#[test]
+fn the_recorded_verdict_on_another_version_names_both_versions_as_key_and_value() {
+    let other = || run().created(3).head(7).pod(pod(3).kubelet_shows('b')).image(IMAGE_BY_TAG);
+    for given in [other(), other().on_mismatch("Allow"), other().compatible_with(&digest('a'))] {
+        let effects = given.decide().effects;
+        let [Effect::RecordIdentity { identity, .. }] = effects.as_slice() else { panic!("{effects:?}") };
+        let both = format!("(checkpointVersion={} imageVersion={})", digest('a'), digest('b'));
+        assert!(identity.remark.contains(&both), "{}", identity.remark);
+    }
+}
+
 /// The template that wrote the head: image `a`, named by tag, without a declared version.
 pub fn old() -> Document {
     run().document()
@@ -113,7 +124,9 @@ fn before_the_pod() -> Vec<Case> {
         case(
             "another declared version under Block",
             other_declared().on_mismatch("Block"),
-            held().message_contains("agent version 1.0, and the deployed version is 2.0"),
+            held()
+                .message_contains("agent version 1.0, and the deployed version is 2.0")
+                .message_contains("checkpointVersion=1.0 imageVersion=2.0"),
         ),
         case("another digest under Allow", other_digest().on_mismatch("Allow"), current()),
         case("another declared version under Allow", other_declared().on_mismatch("Allow"), current()),

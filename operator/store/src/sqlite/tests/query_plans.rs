@@ -4,6 +4,7 @@ use sqlx::Row as _;
 use uuid::Uuid;
 
 use super::file;
+use crate::reads::{BOUNDARY_FACTS, LED_BY, PAST_CALLS_SQL};
 use crate::sqlite::calls::{NEXT_ORDINAL, list_sql};
 use crate::sqlite::deadline_poll::{ACTIVE, CHANGED, EXPIRED};
 use crate::sqlite::open_calls::BYTES;
@@ -65,6 +66,39 @@ async fn waits_of_a_long_life_are_not_read() {
         let runs_by_id =
             steps.iter().filter(|step| step.contains(" runs ")).all(|step| step.ends_with("(id=?)"));
         assert!(found && runs_by_id && waits.len() == indexes.len(), "{sql}: {steps:#?}");
+    }
+}
+
+/// A run may have a million boundaries. The sum at its head costs the head alone.
+#[tokio::test]
+async fn the_facts_of_a_boundary_are_found_by_indexes() {
+    let (_dir, store) = file().await;
+    for sql in [BOUNDARY_FACTS, PAST_CALLS_SQL.as_str(), LED_BY] {
+        let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+        let parameters = (1..=6).filter(|number| sql.contains(&format!("${number}")));
+        let last = parameters.max().unwrap_or_default();
+        let steps = store
+            .write("reading", move |conn, _| {
+                Box::pin(async move {
+                    let query = (1..last).fold(sqlx::query(explain).bind(Uuid::nil()), |it, _| it.bind(0));
+                    Ok(query.fetch_all(conn).await?)
+                })
+            })
+            .await
+            .unwrap();
+        let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+        let scans = ["SCAN later", "SCAN latest", "SCAN page"];
+        let is_scan = |step: &&String| {
+            step.starts_with("SCAN ")
+                && !scans.iter().any(|scan| step.starts_with(scan))
+                && !step.contains("CONSTANT")
+                && !step.contains("(subquery-")
+        };
+        assert_eq!(steps.iter().find(is_scan), None, "{sql}: {steps:#?}");
+        if sql == BOUNDARY_FACTS {
+            let range = "SEARCH boundaries USING INDEX sqlite_autoindex_boundaries_1 (run=? AND turn>?)";
+            assert!(steps.iter().any(|step| step == range), "{steps:#?}");
+        }
     }
 }
 
