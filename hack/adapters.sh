@@ -68,6 +68,18 @@ adapter_claude() {
         tests/test_session_{helpers_store,import,resume,store_conformance,summary}.py tests/test_transcript_mirror.py
 }
 
+# LangGraph's own tests run with our saver in the place of its saver in memory. The other packages are what they import.
+adapter_langgraph() {
+    local version=1.2.24
+    environment langgraph pytest==9.2.0 langgraph==$version langgraph-checkpoint==4.3.2 \
+        langgraph-checkpoint-conformance==0.0.2 langchain-openai==1.7.4 langgraph-checkpoint-sqlite==3.1.2 \
+        langgraph-checkpoint-postgres==3.2.0 pycryptodome==4.4.0 redis==8.1.0 pytest-mock==3.17.0 syrupy==7.0.2 \
+        'psycopg[binary,pool]==3.3.9'
+    ours langgraph
+    sources langgraph langgraph $version
+    NO_DOCKER=true theirs langgraph -p langgraph_swapped -o addopts= tests
+}
+
 adapter_openai() {
     local version=0.24.0
     export OPENAI_AGENTS_DISABLE_TRACING=1 # nothing is sent anywhere
@@ -89,15 +101,7 @@ adapter_pydantic_ai() {
     ours pydantic_ai
 }
 
-# LangGraph's suite of savers against a gateway.
-adapter_stores() {
-    environment adapters pytest langgraph-checkpoint-conformance==0.0.2
-    export DALSEGNO_SERVE=$PROGRAMS/examples/serve
-    [[ -x $DALSEGNO_SERVE ]] || cargo build --locked --package dalsegno-gateway --example serve
-    "$python" -m pytest -p no:cacheprovider "$package/tests/adapters"
-}
-
-frameworks=(claude openai pydantic_ai stores)
+frameworks=(claude langgraph openai pydantic_ai)
 (($# > 0)) || set -- "${frameworks[@]}"
 failed=()
 for framework in "$@"; do

@@ -136,7 +136,7 @@ harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.
 run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
 run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider sdk/python || true
-run 'adapters' pytest 15 hack/adapters.sh || true
+run 'adapters' pytest 40 hack/adapters.sh || true
 
 # The end-to-end tests wait most of the time. So the fuzz targets, which are a build of their own, are built and run at the
 # same time, 22 s each. They use only the processor time that is left.
