@@ -33,7 +33,10 @@ sources() {
 }
 
 # types NAME ARGUMENT…: checks files of the package with the framework's types, in its environment.
-types() { (cd "$package" && "$python" -m mypy --cache-dir "$TARGET_DIR/mypy-$1" "${@:2}"); }
+types() {
+    (cd "$package" && MYPYPATH=src:tests/contract:tests/vendor/$1 "$python" -m mypy --config-file= --strict \
+        --python-version 3.10 --cache-dir "$TARGET_DIR/mypy-$1" "${@:2}")
+}
 
 # ours NAME ARGUMENT…: runs our tests.
 ours() {
@@ -85,7 +88,7 @@ adapter_openai() {
     export OPENAI_AGENTS_DISABLE_TRACING=1 # nothing is sent anywhere
     environment openai openai-agents==$version mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.5.0 httpx==0.28.1 \
         inline-snapshot==0.36.1
-    types openai --config-file= --strict --python-version 3.10 src/dalsegno/openai
+    types openai src/dalsegno/openai
     ours openai -p no:asyncio
     # The vendor's tests of sessions and of runs, on `RecordSession`.
     sources openai openai-agents $version
@@ -97,7 +100,7 @@ adapter_openai() {
 # Pydantic AI publishes no tests of its own. The replay matrix and the pinned names are in tests/vendor/pydantic_ai.
 adapter_pydantic_ai() {
     environment pydantic-ai pytest==9.2.0 mypy==2.4.1 'pydantic-ai-slim[openai]==2.68.0'
-    types pydantic-ai src/dalsegno/pydantic_ai/*.py tests/vendor/pydantic_ai/{*,agents/*}.py
+    types pydantic_ai src/dalsegno/pydantic_ai/*.py tests/vendor/pydantic_ai/{*,agents/*}.py
     ours pydantic_ai
 }
 

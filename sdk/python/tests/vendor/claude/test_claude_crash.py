@@ -77,6 +77,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "side"), [*itertools.product(POINTS, ("before", "after")), (None, "")])
 def test_the_example_pays_each_invoice_once_wherever_it_is_killed(
     ledger: Ledger, model: FakeAnthropic, point: tuple[str, int] | None, side: str
@@ -107,6 +108,7 @@ def test_the_example_is_killed_in_its_tool_and_does_not_ask_the_model_again(ledg
         assert (sorted(ledger.booked.values()), ledger.posts, len(model.requests)) == (NOTES, 3, ASKED)
 
 
+@pytest.mark.slow
 def test_the_example_plays_the_model_itself_without_a_key(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with MemoryGateway({"ledger": ledger.url}) as gateway:
@@ -178,6 +180,7 @@ def program() -> str:
     return os.environ["DALSEGNO_BIN"]
 
 
+@pytest.mark.slow
 def test_a_real_gateway_kills_the_example_again_and_again(
     program: str, ledger: Ledger, model: FakeAnthropic, tmp_path: Path
 ) -> None:

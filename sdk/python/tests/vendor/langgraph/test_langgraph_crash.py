@@ -43,6 +43,7 @@ def requests() -> list[str]:
     return requests_of_one_run()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["before", "after"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_at_a_request_repeats_no_effect_no_turn_and_one_question_at_most(

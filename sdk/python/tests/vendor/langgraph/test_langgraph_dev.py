@@ -97,6 +97,7 @@ def test_long_values_are_stored_at_a_real_gateway(worker: DevWorker, monkeypatch
     assert found and found.checkpoint["channel_values"] == values and found.pending_writes == [("task", "long", long)]
 
 
+@pytest.mark.slow
 def test_the_example_ends_under_kills_with_each_refund_paid_once(tmp_path: Path) -> None:
     pytest.importorskip("langchain_openai")
     program = dev_program()

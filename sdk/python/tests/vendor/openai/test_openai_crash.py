@@ -72,6 +72,7 @@ KINDS = {
 KILLS = [*((kind, "after") for kind in KINDS), ("pay result", "before")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "side"), KILLS)
 def test_a_kill_at_each_kind_of_request_repeats_nothing(bank: Bank, kind: str, side: str) -> None:
     with MemoryGateway({"bills": ["paper"], "ledger": bank.url}) as gateway, FakeOpenAI(SCRIPT) as model:
@@ -89,6 +90,7 @@ ROOF = {"bill": "roof", "to": "Slate & Co", "cents": 98000}
 LARGE = [Reply("", [ToolCall("pay", ROOF)]), Reply("The roof is paid.")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_of_wait", ["waits/*", "park"])
 def test_a_kill_while_the_agent_asks_a_person_asks_once(bank: Bank, request_of_wait: str) -> None:
     requests = ["attach", *CALL, "turns/1", "waits/*", "park"]

@@ -32,6 +32,7 @@ def bank() -> Iterator[Bank]:
     bank.close()
 
 
+@pytest.mark.slow
 def test_the_example_survives_kills_and_waits_for_a_person(tmp_path: Path, bank: Bank) -> None:
     program = os.environ.get("DALSEGNO_BIN")
     if program is None or not EXAMPLE.exists():

@@ -78,6 +78,7 @@ def run_example(gateway: MemoryGateway, model: FakeOpenAI, crash: CrashPoint | N
     return ended
 
 
+@pytest.mark.slow
 @needs_example
 def test_the_example_is_killed_at_each_kind_of_request(ledger: Ledger) -> None:
     order = {**ORDER, "ledger": ledger.url}
@@ -162,6 +163,7 @@ def await_line(file: Path, line: str) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @needs_example
 def test_the_example_survives_kills_and_a_person_under_dalsegno_dev(tmp_path: Path, ledger: Ledger) -> None:
     program = os.environ.get("DALSEGNO_BIN") or shutil.which("dalsegno")
