@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests of the Python package's modules for agent frameworks: ours in sdk/python/tests/vendor, and the suites that
-# the frameworks ship for what our classes replace. Each framework's packages are in an environment of their own, outside of
-# the clone. If the versions are installed already, no registry is asked. A failure of one framework does not stop the others.
+# Runs the tests of the Python package's modules for agent frameworks: ours in sdk/python/tests/vendor, and the suites
+# that the frameworks ship for what our classes replace. Each framework's packages are in an environment of their own,
+# outside of the clone. If the versions are installed already, no registry is asked. A failure of one framework does not
+# stop the others.
 #
 #   hack/adapters.sh [FRAMEWORK]…        without one: all of them
 #
@@ -71,7 +72,7 @@ adapter_claude() {
         tests/test_session_{helpers_store,import,resume,store_conformance,summary}.py tests/test_transcript_mirror.py
 }
 
-# LangGraph's own tests run with our saver in the place of its saver in memory. The other packages are what they import.
+# LangGraph's own tests run with our saver in the place of its saver in memory. They import the other packages.
 adapter_langgraph() {
     local version=1.2.24
     environment langgraph pytest==9.2.0 langgraph==$version langgraph-checkpoint==4.3.2 \

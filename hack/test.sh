@@ -36,7 +36,7 @@ sum() { awk '{ passed += $1; failed += $2 } END { print passed + 0, failed + 0 }
 count_cargo() { sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' | sum; }
 count_go() { awk '/^--- PASS/ { print 1, 0 } /^--- FAIL/ { print 0, 1 }' | sum; }
 count_pytest() {
-    # A log may have several summaries, with or without `=` around them: "2 failed, 5 passed, 1 xfailed in 61.00s (0:01:01)".
+    # A log may have several summaries, with `=` around them or without: "2 failed, 5 passed, 1 xfailed in 61.0s (0:01:01)".
     sed -nE 's/^(=+ )?([0-9]+ [a-z ]+(, [0-9]+ [a-z ]+)*) in [0-9.]+s( \(.*\))?( =+)?$/\2/p' | tr ',' '\n' |
         awk '$2 == "passed" { print $1, 0 } $2 ~ /^(failed|errors?)$/ { print 0, $1 }' | sum
 }

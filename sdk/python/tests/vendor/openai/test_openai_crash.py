@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("agents", reason="openai-agents is not installed: hack/adapters.sh runs these tests")
+pytest.importorskip("agents.memory", reason="openai-agents is not installed: hack/adapters.sh runs these tests")
 
 from dalsegno.testing.memory import CrashPoint, Ended, MemoryGateway
 from dalsegno.testing.models import FakeOpenAI, Reply, ToolCall

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("agents", reason="openai-agents is not installed: hack/adapters.sh runs these tests")
+pytest.importorskip("agents.memory", reason="openai-agents is not installed: hack/adapters.sh runs these tests")
 
 from dalsegno.testing.models import FakeOpenAI, Reply, ToolCall
 from openai_world import EXAMPLE, SOURCE, Bank
