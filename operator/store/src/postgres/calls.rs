@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
 use super::data_keys::with_known_key;
-use super::row::{enum_str, parse_enum, without_nul};
+use super::row::{enum_str, parse_enum, sealed_key, without_nul};
 use crate::db_error::{DbError, DbResult};
 use crate::keys::WriteCipher;
 use crate::reads::{CallRow, Columns, decode_payload, encode_payload};
@@ -19,7 +19,7 @@ use crate::transitions::SettleCall;
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, Result, RunId, Settle};
+use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Settle};
 
 static CLAIM: LazyLock<String> = LazyLock::new(|| {
     let call = CallRow::columns_of("(call)");
@@ -215,11 +215,6 @@ struct EncodedClaim<'a> {
 struct ClaimedTexts {
     key: bool,
     arguments: bool,
-}
-
-/// The key of a call as it is stored.
-pub(super) fn sealed_key(id: &str, key: &str, cipher: &PayloadCipher) -> Result<String> {
-    cipher.seal_text(AadContext::CallKey(id), &without_nul(key))
 }
 
 /// The answer to a claim.

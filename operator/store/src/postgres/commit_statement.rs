@@ -8,10 +8,10 @@ use sqlx::query::Query;
 use sqlx::{Encode, Row as _, Type};
 use uuid::Uuid;
 
-use super::calls::sealed_key;
 use super::record_columns::RecordColumns;
 use super::row::{
-    boundary_number, enum_str, head, optional_boundary, optional_digest, without_nul, worker_signals,
+    boundary_number, enum_str, head, optional_boundary, optional_digest, sealed_key, without_nul,
+    worker_signals,
 };
 use crate::db_error::{DbError, DbResult};
 use crate::encoded_ops::EncodedOps;

@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use crate::db_error::{DbError, DbResult, redacted_json_error};
 use dalsegno_format::header;
-use dalsegno_format::seal::is_sealed;
+use dalsegno_format::seal::{AadContext, PayloadCipher, is_sealed};
 use dalsegno_model::{Digest, WorkerSignals};
 
 /// An enum as it is stored: by the name that serde gives its variant.
@@ -91,6 +91,11 @@ pub(super) fn head(row: &PgRow) -> DbResult<Option<Head>> {
 /// Whether any payload in this column looks sealed.
 pub(super) fn any_sealed(rows: &[PgRow], column: &str) -> bool {
     rows.iter().filter_map(|row| row.try_get::<Option<&[u8]>, _>(column).ok()?).any(is_sealed)
+}
+
+/// The key of a call as it is stored.
+pub(super) fn sealed_key(id: &str, key: &str, cipher: &PayloadCipher) -> dalsegno_model::Result<String> {
+    cipher.seal_text(AadContext::CallKey(id), &without_nul(key))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use dalsegno_model::{CallFilter, Claim, Claimed, Class, Commit, Complete, Completed};
 use dalsegno_protocol::{CallState, CompleteOutcome, Policy};
-use dalsegno_store::checkpoint;
 use uuid::Uuid;
 
 use crate::context::*;
@@ -219,7 +218,7 @@ async fn a_claim_of_an_unknown_run_is_not_found(cx: &TestContext) {
     assert!(matches!(cx.claim(&foreign).await.unwrap(), Claimed::Fenced));
 }
 
-/// An attach and a checkpoint list open calls. With calls in every turn, they read only the open turn's.
+/// An attach lists open calls. With calls in every turn, it reads only the open turn's.
 async fn a_lookup_reads_no_ended_call_of_an_earlier_turn(cx: &TestContext) {
     let worker = cx.worker().await;
     for turn in 1..=30 {
@@ -234,7 +233,7 @@ async fn a_lookup_reads_no_ended_call_of_an_earlier_turn(cx: &TestContext) {
     let done = cx.start_call(&worker, "done", Policy::Probe).await;
     cx.complete(&worker.complete(&done)).await.unwrap();
     cx.start_call(&worker, "open", Policy::Probe).await;
-    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
+    cx.end_and_reserve(&worker, Class::Disruption).await;
     let sqlite = cx.is_sqlite();
     // Make the rows of the earlier turns unreadable.
     let spoil = if sqlite { "claim_id = x'00'" } else { r"arguments = '\xff'::bytea" };
@@ -243,6 +242,4 @@ async fn a_lookup_reads_no_ended_call_of_an_earlier_turn(cx: &TestContext) {
     assert_eq!(cx.call_ids(worker.run, CallFilter::OpenTurn).await, ["done"]);
     assert_eq!(cx.call_ids(worker.run, CallFilter::Unsettled).await, ["open"]);
     assert_eq!(cx.call_ids(worker.run, CallFilter::Pending).await, ["next", "open"]);
-    let head = checkpoint(&*cx.store, &run, None).await.unwrap().unwrap();
-    assert_eq!(head.pending_calls.iter().map(|call| &call.id).collect::<Vec<_>>(), ["next", "open"]);
 }
