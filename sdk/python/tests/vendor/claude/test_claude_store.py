@@ -134,7 +134,7 @@ def test_an_attempt_that_was_replaced_writes_nothing_more(contract: ContractGate
     )
     assert old.stdout and old.stdout.readline() == "written\n"
     contract.restart()
-    out, err = old.communicate("\n", timeout=30)
+    out, err = old.communicate("\n", timeout=300)
     assert (old.returncode, out) == (1, "") and "FENCED" in err
     _, page = contract.get("records?space=claude.entries")
     assert [record["value"]["json"]["uuid"] for record in page["records"]] == ["u1"]

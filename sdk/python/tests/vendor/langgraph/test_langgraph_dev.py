@@ -115,13 +115,13 @@ def test_the_example_ends_under_kills_with_each_refund_paid_once(tmp_path: Path)
         with (tmp_path / "log").open("w") as log:
             process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
         approved = False
-        end = time.monotonic() + 20 * interval
+        end = time.monotonic() + 600 + 20 * interval
         while process.poll() is None and time.monotonic() < end:
             time.sleep(0.5)
             approved = approved or approve(program, tmp_path)
         said = (tmp_path / "log").read_text()
         process.terminate()
-        assert process.wait(timeout=30) == 0, said
+        assert process.wait(timeout=120) == 0, said
         assert approved and "killed by --kill-every" in said, said
         assert ledger.notes == [{"order": "A-1", "cents": 1900}, {"order": "A-2", "cents": 48900}]
         assert "About A-2: refunded 48900 cents of A-2" in said
@@ -136,7 +136,7 @@ def seconds_to_start() -> float:
 
 def approve(program: str, directory: Path) -> bool:
     """Approves the only approval that is open. Returns whether there was one."""
-    shown = subprocess.run([program, "dev", "approve"], cwd=directory, capture_output=True, text=True, timeout=20)
+    shown = subprocess.run([program, "dev", "approve"], cwd=directory, capture_output=True, text=True, timeout=120)
     ids = [word for word in shown.stdout.split() if word.startswith("lg:")]
     if not ids:
         return False
