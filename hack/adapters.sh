@@ -101,7 +101,7 @@ adapter_openai() {
 # Pydantic AI publishes no tests of its own. The replay matrix and the pinned names are in tests/vendor/pydantic_ai.
 adapter_pydantic_ai() {
     environment pydantic-ai pytest==9.2.0 mypy==2.4.1 'pydantic-ai-slim[openai]==2.68.0'
-    types pydantic_ai src/dalsegno/pydantic_ai/*.py tests/vendor/pydantic_ai/{*,agents/*}.py
+    types pydantic_ai src/dalsegno/pydantic_ai tests/vendor/pydantic_ai
     ours pydantic_ai
 }
 
