@@ -57,7 +57,7 @@ chart() {
         notifications.url=http://a notifications.url=https://a/b 'notifications.kinds={Held}' \
         gateway.tls.mode=on gateway.tls.mode=secret gateway.tls.mode=certManager gateway.tls.settle=90 \
         gateway.tls.mode=secret,gateway.tls.secret.name=dalsegno-tls \
-        retention.purgeDays=0 gateway.memory.responses=160 gateway.memory.responses=159Mi gateway.memory.deltaBases=1000m \
+        checkpoints.snapshotEvery=0 checkpoints.snapshotEvery=51 retention.purgeDays=0 gateway.memory.responses=160 gateway.memory.responses=159Mi gateway.memory.deltaBases=1000m \
         gateway.memory.bodies=64Mi operator.memory.cache=0Mi; do
         ! "${template[@]}" --set "$value" >/dev/null 2>&1 || { echo "accepted: $value"; return 1; }
     done

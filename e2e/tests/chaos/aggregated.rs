@@ -137,7 +137,11 @@ async fn use_the_plugin(ctx: &TestContext, run: &Run<'_>) -> Result {
     plugin.run(&["fork", "run", "fork"]).await?;
     plugin.run(&["wait", "fork", "--for", "turn=3"]).await?;
     plugin.run(&["cancel", "fork", "--yes"]).await?;
-    plugin.run(&["resume", "run"]).await.map(drop)
+    plugin.run(&["resume", "run"]).await?;
+    for name in ["held", "asking", "fork"] {
+        ctx.run(name).delete(secs(60)).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -219,6 +219,7 @@ fn of_pods(run: &AgentRun, row: &RunRecord, world: &Observed) -> Vec<Hypothesis>
         let nonce =
             row.attempt.pod_nonce.iter().map(|nonce| (names::ANNOTATION_NONCE.to_owned(), nonce.clone()));
         seen.pod.metadata.annotations = Some(nonce.collect());
+        seen.pod.metadata.uid = row.attempt.pod_uid.clone().or(seen.pod.metadata.uid);
         it.pods.push(seen);
     };
     vec![changed(world, without), changed(world, gone)]
