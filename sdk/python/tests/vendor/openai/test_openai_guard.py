@@ -217,8 +217,8 @@ def test_an_uncertain_call_leaves_the_loop_and_is_no_word_for_the_model(gateway:
 
 def test_a_tool_with_an_effect_that_is_cancelled_by_its_timeout_fails_the_run(gateway: MemoryGateway) -> None:
     slow = [True, False]
+    timeouts = [0.2, 60.0]
 
-    @function_tool(timeout=0.2)
     async def pay(cents: int) -> str:
         if slow.pop(0):
             await asyncio.sleep(5)
@@ -227,7 +227,8 @@ def test_a_tool_with_an_effect_that_is_cancelled_by_its_timeout_fails_the_run(ga
     model = model_that_pays()
 
     async def work(run: Run) -> Any:
-        agent = guard(run, Agent(name="payer", model=model, tools=[pay]), pay="retrySameKey")
+        tool = function_tool(timeout=timeouts.pop(0))(pay)
+        agent = guard(run, Agent(name="payer", model=model, tools=[tool]), pay="retrySameKey")
         return (await run_agent(run, agent, "go")).final_output
 
     with pytest.raises(Exception, match="was cancelled: its outcome is unknown"):
