@@ -93,7 +93,8 @@ adapter_openai() {
     ours openai -p no:asyncio
     # The vendor's tests of sessions and of runs, on `RecordSession`.
     sources openai openai-agents $version
-    theirs openai -p openai_sessions "$sources"/tests/memory/test_session*.py tests/extensions/memory/test_encrypt_session.py \
+    theirs openai -p openai_sessions \
+        "$sources"/tests/memory/test_session*.py tests/extensions/memory/test_encrypt_session.py \
         tests/test_{tool_batch_failure_history,native_tool_failure_history,agent_runner,agent_runner_streamed,max_turns}.py \
         tests/test_{programmatic_tool_calling,run_impl_resume_paths,tool_failure_boundaries,soft_cancel}.py
 }
