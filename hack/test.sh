@@ -156,7 +156,7 @@ if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" 
     fi
     run 'scenarios' cargo 20 bash -c 'timed --test scenarios -- --test-threads=3' || true
     [[ -n $left_out ]] || finish 'previous version' nothing || true
-    run 'chaos' cargo 45 bash -c 'timed --test chaos -- --test-threads=1 $left_out' || true
+    run 'chaos' cargo 52 bash -c 'timed --test chaos -- --test-threads=1 $left_out' || true
 else
     echo 'the end-to-end tests could not run' | tee -a "$logs/summary"
 fi

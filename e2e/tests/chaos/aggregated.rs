@@ -134,7 +134,8 @@ async fn use_the_plugin(ctx: &TestContext, run: &Run<'_>) -> Result {
     let accepted: Vec<&str> = calls.iter().flat_map(|it| ["--accept-effect", it]).collect();
     plugin.run(&[&["rewind", "run", "--to", "1", "--yes"], &accepted[..]].concat()).await?;
     run.wait_until("to be rewound", secs(30), |status| status.turn() == 1).await?;
-    plugin.run(&["fork", "run", "fork"]).await?;
+    // The calls of the undone turns may have changed something too.
+    plugin.run(&[&["fork", "run", "fork"], &accepted[..]].concat()).await?;
     plugin.run(&["wait", "fork", "--for", "turn=3"]).await?;
     plugin.run(&["cancel", "fork", "--yes"]).await?;
     plugin.run(&["resume", "run"]).await?;

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::healthy::Healthy;
 
 /// The turns of the runs: one second each, longer than the changes take. On PostgreSQL there is one change more.
-const TURNS: i32 = 160;
+const TURNS: i32 = 125;
 const TURNS_ON_POSTGRESQL: i32 = 190;
 /// The Deployment of a gateway of the version before, beside the release's.
 const BEFORE: &str = "gateway-before";
