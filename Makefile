@@ -1,7 +1,7 @@
 # The commands that people type. CI runs `make test`. Anything longer than a line is a script in hack/.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo plugin test crash soak upgrade fleet messages parked fuzz tamper bench lint generate images cluster cluster-down
+.PHONY: help demo plugin test adapters crash soak upgrade fleet messages parked fuzz tamper bench lint generate images cluster cluster-down
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s%s\n", $$1, $$2 }' Makefile
@@ -17,6 +17,9 @@ plugin: ## build the kubectl plugin and install it, so that `kubectl dalsegno` w
 
 test: ## run all tests, the end-to-end tests on a real cluster included; the last line is the sum
 	@hack/test.sh
+
+adapters: ## run all tests of the modules for agent frameworks, and the frameworks' own suites
+	@DALSEGNO_ADAPTERS=all hack/adapters.sh
 
 crash: ## let the operator die before and after every step of a recovery, for each kind of death, and of a wait
 	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/scenarios.sh chaos operator_crash parked

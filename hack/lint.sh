@@ -131,7 +131,7 @@ scripts() {
 
 python_syntax() {
     local file
-    for file in $(find sdk/python/src -name '*.py') hack/*.py deploy/examples/{python-agent,approval}/*.py; do
+    for file in $(find sdk/python/src -name '*.py') hack/*.py deploy/examples/*/*.py; do
         python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])' "$file" || return 1
     done
 }

@@ -36,7 +36,9 @@ sum() { awk '{ passed += $1; failed += $2 } END { print passed + 0, failed + 0 }
 count_cargo() { sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' | sum; }
 count_go() { awk '/^--- PASS/ { print 1, 0 } /^--- FAIL/ { print 0, 1 }' | sum; }
 count_pytest() {
-    awk '/ in [0-9.]+s/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) print $(i - 1), 0; if ($i ~ /^(failed|error)/) print 0, $(i - 1) } }' | sum
+    # A log may have several summaries, with `=` around them or without: "2 failed, 5 passed, 1 xfailed in 61.0s (0:01:01)".
+    sed -nE 's/^(=+ )?([0-9]+ [a-z ]+(, [0-9]+ [a-z ]+)*) in [0-9.]+s( \(.*\))?( =+)?$/\2/p' | tr ',' '\n' |
+        awk '$2 == "passed" { print $1, 0 } $2 ~ /^(failed|errors?)$/ { print 0, $1 }' | sum
 }
 count_nothing() { echo 0 0; } # for a step without tests
 
@@ -136,11 +138,11 @@ harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.
 run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
 run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider sdk/python || true
-run 'adapters' pytest 5 hack/adapters.sh || true
 
 # The end-to-end tests wait most of the time. So the fuzz targets, which are a build of their own, are built and run at the
-# same time, 22 s each. They use only the processor time that is left.
+# same time, 22 s each, and so are the tests of the adapters. Both use only the processor time that is left.
 background 'fuzz' 50 hack/fuzz.sh 22
+background 'adapters' 40 hack/adapters.sh
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&
     run 'install' nothing 5 "$PROGRAMS/e2e-setup"; then
@@ -159,6 +161,7 @@ else
     echo 'the end-to-end tests could not run' | tee -a "$logs/summary"
 fi
 finish 'fuzz' cargo || true
+finish 'adapters' pytest || true
 take_down || failed=$((failed + 1))
 
 step 'The twenty slowest tests'

@@ -159,3 +159,23 @@ class StoreUnavailable(Leave):
 
     __module__ = "dalsegno"
     exit_code = 1
+
+
+class DeferredLeave(BaseException):
+    """Carries a `SystemExit` out of the tasks of a framework; the end of `run.turn()` raises it.
+
+    In a task of asyncio that is not the main one a `SystemExit` stops the event loop at once. Then threads of the loop
+    stay, and the process does not end.
+    """
+
+    def __init__(self, leave: SystemExit) -> None:
+        super().__init__(leave)
+        self.leave = leave
+
+    @staticmethod
+    def find(error: BaseException | None) -> SystemExit | None:
+        """What an error, or a group of errors, carries; `None` where it carries nothing."""
+        if isinstance(error, DeferredLeave):
+            return error.leave
+        inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+        return next((leave for it in inner if (leave := DeferredLeave.find(it))), None)

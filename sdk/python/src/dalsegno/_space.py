@@ -11,8 +11,8 @@ from dalsegno import _records
 from dalsegno._records import BATCH_OPERATIONS, Item, Operation
 from dalsegno._transport import Transport
 
-CHUNK_BYTES = 3 << 20
-"""Bytes of a blob in one record: its base64 is below the 4 MiB that a record's value may have."""
+CHUNK_BYTES = (3 << 20) - 3
+"""Bytes of a blob in one record: its base64, with both quotes, is below the 4 MiB that a record's value may have."""
 
 BATCH_CHUNKS = 3
 """Chunks in one batch, so that its body stays below the 16 MiB of a request."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from dalsegno import _codec, _json
 from dalsegno._calls import Begun
 from dalsegno._codec import S
+from dalsegno._errors import DeferredLeave
 from dalsegno._inbox import Message
 from dalsegno._ordinals import Slot
 from dalsegno._records import Operation
@@ -92,6 +93,8 @@ class Turn(Generic[S]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._run._close(self, self._draft, good=kind is None)
+        if leave := DeferredLeave.find(error):
+            raise leave
 
     def step(self, name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Returns `fn(…)`, which is called once: its result is stored, and a later attempt of the turn gets it back.

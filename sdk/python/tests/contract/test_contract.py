@@ -328,3 +328,13 @@ def test_a_person_approves_a_message_comes_and_a_suspend_is_parked(contract: Con
     assert contract.get("inbox")[1]["messages"] == []
     assert contract.said("turns/2", boundary(inbox=[1])) == "INVALID"
     assert contract.said("park", {"parkId": uid()}) == "parked"
+
+
+def test_a_value_of_a_record_has_at_most_4_mib_with_its_quotes(contract: ContractGateway) -> None:
+    contract.attach()
+
+    def put(length: int) -> str:
+        value = {"json": "x" * (length - 2)}
+        return contract.said("records", {"batchId": uid(), "operations": [{"put": {"space": "s", "key": "k", "value": value}}]})
+
+    assert (put(4 << 20), put((4 << 20) + 1)) == ("ok", "TOO_LARGE")

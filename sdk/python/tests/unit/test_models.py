@@ -76,3 +76,12 @@ def test_a_script_may_be_a_function_and_requests_may_fail() -> None:
         assert ask(f"{model.url}/v1/messages", asked)["content"][0]["text"] == "HI"
         with pytest.raises(urllib.error.HTTPError, match="404"):
             ask(f"{model.url}/v2/messages", asked)
+
+
+def test_no_two_servers_give_the_same_id() -> None:
+    asked = {"messages": [{"role": "user", "content": "hi"}]}
+    ids = set()
+    for _ in range(2):
+        with FakeAnthropic(SCRIPT) as model:
+            ids |= {ask(f"{model.url}/v1/messages", asked)["id"] for _ in range(2)}
+    assert len(ids) == 4

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dalsegno import _codec
 from dalsegno._codec import S
+from dalsegno._errors import DeferredLeave
 from dalsegno._inbox import Message
 from dalsegno._portal import Portal
 from dalsegno._records import Operation
@@ -52,6 +53,8 @@ class AsyncTurn(Generic[S]):
         except asyncio.CancelledError:
             await asyncio.wait([closing])
             raise
+        if leave := DeferredLeave.find(error):
+            raise leave
 
     @overload
     async def step(self, name: str, fn: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...

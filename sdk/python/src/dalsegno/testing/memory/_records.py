@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from dalsegno.testing.memory._rows import Problem, Rows, invalid, only, payload_
 
 PAGE = 1_000
 PAGE_BYTES = 4 << 20
+VALUE_BYTES = 4 << 20
 
 
 def write(rows: Rows, body: Mapping[str, Any], raw: bytes) -> dict[str, Any]:
@@ -47,6 +49,9 @@ def apply(rows: Rows, operations: Iterable[Mapping[str, Any]]) -> None:
         for name in (*place, fields.get("entryId", "x")):
             if not 1 <= len(name.encode()) <= 512:
                 raise invalid("a space, a key and an entry id have 1 to 512 bytes")
+        text = json.dumps(fields.get("value", {}).get("json"), ensure_ascii=False, separators=(",", ":"))
+        if len(text.encode("utf-8", "surrogatepass")) > VALUE_BYTES:
+            raise Problem(413, "TOO_LARGE", f"a value of {len(text)} characters")
         _apply_one(rows, changed, place, kind, fields)
     rows.records = changed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class FakeModel:
         self._script = script
         self._failures: list[Failure] = []
         self._lock = threading.Lock()
-        self._ids = itertools.count(1)
+        self._ids, self._unique = itertools.count(1), secrets.token_hex(4)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -110,7 +111,8 @@ class FakeModel:
         return self._script[spoken]
 
     def _next_id(self, prefix: str) -> str:
-        return f"{prefix}_{next(self._ids):06}"
+        """An id that no other server gives: a vendor's client takes two messages with one id for one."""
+        return f"{prefix}_{self._unique}{next(self._ids):06}"
 
 
 def call_id(call: ToolCall, spoken: int, number: int, prefix: str) -> str:

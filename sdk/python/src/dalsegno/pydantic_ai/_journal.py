@@ -1,0 +1,328 @@
+"""The journal: each operation of an agent run is a call of the open turn, and is answered from the store when the turn
+is replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic_ai.durable_exec import (
+    DurableOperationConfig,
+    DurableOperationId,
+    JournalCallableOperationBackend,
+    ModelRequestId,
+    ToolsetCallToolId,
+    record_durable_unit,
+)
+from pydantic_ai.tools import RunContext
+from pydantic_core import to_jsonable_python
+
+from dalsegno import _current, _json
+from dalsegno._calls import Begun
+from dalsegno._errors import CallFailed, DeferredLeave, Error, KeyRefused, Uncertain
+from dalsegno._ordinals import Slot
+from dalsegno._portal import Portal
+from dalsegno._run import Run
+from dalsegno._tools import Policy
+from dalsegno.aio._tools import value_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NAME_CHARS = 64
+"""Characters of a name in the id of a call. A longer name is cut and gets a hash."""
+
+Body = Callable[[], Awaitable[object]]
+
+_enclosing: ContextVar[str] = ContextVar("dalsegno.pydantic_ai.enclosing", default="")
+"""The id of the tool call in which this code runs. A run of another agent in a tool makes its ids of it."""
+
+_spent_inside: ContextVar[tuple[dict[str, int], ...]] = ContextVar("dalsegno.pydantic_ai.spent", default=())
+"""For each tool call in which this code runs, what was spent in it."""
+
+SPENT = "dalsegno.spent"
+"""The member of a stored result that says what other agents spent in the call, if they spent something."""
+
+_key: ContextVar[str | None] = ContextVar("dalsegno.pydantic_ai.key", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The policy `probe` of a tool: `find` says whether a call took effect whose outcome nobody knows.
+
+    find: a function, or an `async def`, with the tool's parameters apart from a `RunContext`; if it has a parameter
+        `key`, it gets the call's key. It returns what the tool would have returned, and raises `dalsegno.CallFailed` if
+        nothing took effect: then the tool runs, with the same key. Whatever else it raises passes through, and the
+        outcome stays unknown.
+    """
+
+    find: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy:
+    """What happens to a call whose outcome nobody knows: see `dalsegno.tool`."""
+
+    name: Policy
+    probe: Callable[..., Any] | None = None
+
+
+READ_ONLY = CallPolicy("readOnly")
+
+
+def call_key() -> str:
+    """The idempotency key of the tool call in which this is called: the same one each time that the call is made again.
+
+    Errors: `LookupError` outside of a tool of an agent with `Durability`.
+    """
+    key = _key.get()
+    if key is None:
+        raise LookupError("`call_key()` is called inside of a tool of an agent with the capability `Durability`")
+    return key
+
+
+def open_run() -> Run[Any]:
+    """The run of this process, whose turn is open. Errors: `NotAttached`; `Error` where no turn is open."""
+    run = _current.current()
+    if run._turn is None:
+        raise Error("an agent with the capability `Durability` runs inside of `run.turn()`: open a turn around it")
+    return run
+
+
+async def send(run: Run[Any], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Runs a function in the thread that sends the run's requests. Errors: its own; `DeferredLeave` for a `Leave`."""
+    if run._portal is None:
+        run._portal = Portal()
+    try:
+        return await run._portal.call(function, *args, **kwargs)
+    except SystemExit as leave:
+        raise DeferredLeave(leave) from None
+
+
+def spend(run: Run[Any], amounts: Mapping[str, int]) -> None:
+    """Adds to what the open turn spends. amounts: by the names of the parameters of `Turn.spent`."""
+    turn = run._turn
+    assert turn is not None
+    turn.spent(**amounts)
+    for spent in _spent_inside.get():
+        for name, amount in amounts.items():
+            if amount:
+                spent[name] = spent.get(name, 0) + amount
+
+
+def enclosing_call() -> str:
+    """The id of the tool call in which this code runs; empty outside of one."""
+    return _enclosing.get()
+
+
+def clean(name: str) -> str:
+    """A name as a part of a call's id: other characters become `-`, and a long name is cut and gets a hash."""
+    cleaned = re.sub(r"[^A-Za-z0-9_.:-]", "-", name)
+    return cleaned if len(cleaned) <= NAME_CHARS else f"{cleaned[: NAME_CHARS - 9]}-{digest(name)[:8]}"
+
+
+def digest(text: str) -> str:
+    """SHA-256, in hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def approval_name(tool: str, run_id: str | None, tool_call_id: str | None) -> str:
+    """What names an approval in a turn: the tool, and which call of which agent run."""
+    return f"{clean(tool)}.{digest(json.dumps([run_id, tool_call_id]))[:12]}"
+
+
+def approval_id(run: Run[Any], name: str) -> str:
+    """The id of an approval in the open turn. After a rewind it is asked anew."""
+    return run._anew(f"{run.next_turn}.{name}")
+
+
+class Journal(JournalCallableOperationBackend[CallPolicy]):
+    """Runs the operations of one agent as calls of the open turn.
+
+    Ids: `TURN.TOOL.HASH.K` for a tool, HASH of its arguments, as `dalsegno.tool` makes them, with `in-HASH` of the outer
+    call before K for a tool of an agent that runs in a tool; `TURN.OPERATION.HASH.K` for what changes nothing, HASH of
+    the agent run. K counts, from 0. The names of operations are Pydantic AI's.
+    """
+
+    def __init__(
+        self, *, agent_name: str, default_model_id: str | None, config: DurableOperationConfig[CallPolicy]
+    ) -> None:
+        super().__init__(agent_name=agent_name, default_model_id=default_model_id, config=config)
+
+    async def execute(
+        self,
+        *,
+        operation_id: DurableOperationId,
+        name: str,
+        body: Body,
+        cache_key: tuple[object, ...],
+        config: CallPolicy,
+    ) -> object:
+        """See `CallableOperationBackend.execute`.
+
+        Errors: as `dalsegno.Tool`. A tool's `CallFailed` is no error: the model reads that the call has failed.
+        """
+        run = open_run()
+        context = _context(cache_key)
+        if isinstance(operation_id, ToolsetCallToolId):
+            return await _execute_tool(run, cache_key, context, config, body)
+        if isinstance(operation_id, ModelRequestId) and not enclosing_call():
+            await send(run, run.check)  # no tool of this agent run is open here
+        scope = digest(f"{context.run_id if context else ''}{enclosing_call()}")[:8]
+        return await recorded(run, f"{clean(name)}.{scope}", body)
+
+
+async def recorded(run: Run[Any], name: str, body: Body) -> Any:
+    """What `body` returns, as JSON. It is called once: its result is stored, and a replay of the turn gets it back."""
+    step = await send(run, run._begin_step, name)
+    with step:
+        record_durable_unit(executed=step.begun.must_run)
+        if not step.begun.must_run:
+            return step.begun.result
+        return await send(run, run._end_step, step, await body())
+
+
+def _context(cache_key: Iterable[object]) -> RunContext[Any] | None:
+    return next((it for it in cache_key if isinstance(it, RunContext)), None)
+
+
+async def _execute_tool(
+    run: Run[Any], cache_key: tuple[object, ...], context: RunContext[Any] | None, policy: CallPolicy, body: Body
+) -> object:
+    """One call of a tool. Its cache key is the tool's name, its arguments and the context of the agent run."""
+    tool, arguments = str(cache_key[0]), to_jsonable_python(cache_key[1], bytes_mode="base64")
+    slot = run._slot(f"{clean(tool)}.{digest(_json.canonical(arguments))[:12]}{_inside(enclosing_call())}")
+    call = _ToolCall(run, slot, policy, arguments, _approval(run, tool, context))
+    spend(run, {"tool_calls": 1})
+    with call.closing():
+        return await call.result(body)
+
+
+def _inside(id: str) -> str:
+    """The part of an id which says that the call was made in another call; empty for no other call."""
+    return f".in-{digest(id)[:8]}" if id else ""
+
+
+def _accept_inside(run: Run[Any], id: str) -> None:
+    """A call that is over is not made again, so the calls that were made in it are not made again either."""
+    for call in run._calls.inherited():
+        if f"{_inside(id)}." in call["id"]:
+            run.accept(call["id"])
+            _accept_inside(run, call["id"])
+
+
+def _approval(run: Run[Any], tool: str, context: RunContext[Any] | None) -> str | None:
+    """The id of the granted approval that this call of a tool was asked for; `None` if nobody was asked."""
+    if context is None or not context.tool_call_approved:
+        return None
+    wait = run.waits.get(approval_id(run, approval_name(tool, context.run_id, context.tool_call_id)))
+    return wait.id if wait is not None and wait.answer is not None and wait.answer.granted else None
+
+
+class _ToolCall:
+    """A call of a tool: the claim, the tool or its probe, and the stored result."""
+
+    def __init__(
+        self, run: Run[Any], slot: Slot, policy: CallPolicy, arguments: Any, approval: str | None
+    ) -> None:
+        self._run, self._slot, self._policy, self._approval = run, slot, policy, approval
+        self._arguments = arguments
+        self._calls = run._calls
+        self._id = run._anew(slot.id) if policy.name == "readOnly" else slot.id
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """At the end the call is over, or its id is free for the same call again."""
+        try:
+            yield
+        except BaseException:
+            self._slot.reopen()
+            raise
+        self._slot.done()
+
+    async def result(self, body: Body) -> object:
+        """The stored form of what the tool returned, now or earlier."""
+        try:
+            begun = await send(
+                self._run, self._calls.begin, self._id, self._policy.name, None, self._arguments, self._approval
+            )
+        except CallFailed as failed:
+            return self._replayed(_failed(failed))
+        except Uncertain as uncertain:
+            if self._policy.probe is None or uncertain.call["state"] != "started":
+                raise
+            return await self._ask_probe(self._policy.probe, uncertain.call, body)
+        return await self._run_tool(begun, body) if begun.must_run else self._replayed(begun.result)
+
+    def _replayed(self, payload: Any) -> object:
+        """What is stored of a call that is over. What was done in it is not done again, and was spent nevertheless."""
+        record_durable_unit(executed=False)
+        _accept_inside(self._run, self._id)
+        spend(self._run, payload.get(SPENT, {}))
+        return {name: value for name, value in payload.items() if name != SPENT}
+
+    async def _run_tool(self, begun: Begun, body: Body) -> object:
+        record_durable_unit(executed=True)
+        spent: dict[str, int] = {}
+        try:
+            with _inside_call(begun, spent):
+                payload: dict[str, Any] = _json.copy(await body())
+        except (CallFailed, KeyRefused) as refusal:
+            await send(self._run, self._end, begun, refusal.outcome, _json.copy(refusal.result))
+            if isinstance(refusal, CallFailed):
+                return _failed(refusal)
+            raise
+        except SystemExit as leave:
+            raise DeferredLeave(leave) from None
+        await send(self._run, self._end, begun, "completed", {**payload, **({SPENT: spent} if spent else {})})
+        return payload
+
+    def _end(self, begun: Begun, outcome: str, result: Any) -> None:
+        """Records how the tool ended; after a probe that found nothing, by settling the call of the earlier attempt."""
+        if begun.claim is not None:
+            self._calls.end(begun, outcome, result)
+        elif outcome != KeyRefused.outcome:  # a refused key leaves the call to the next probe
+            self._run.settle(self._id, outcome, "the probe found no effect, and the tool ran", result)
+
+    async def _ask_probe(self, probe: Callable[..., Any], call: dict[str, Any], body: Body) -> object:
+        """The stored form of what the probe found. If it found nothing, the tool runs, under the same key."""
+        arguments = dict(call.get("arguments") or {})
+        if "key" in inspect.signature(probe).parameters:
+            arguments["key"] = call["key"]
+        try:
+            if inspect.iscoroutinefunction(probe):
+                found = await probe(**arguments)
+            else:
+                found = await value_of(await asyncio.to_thread(probe, **arguments))
+        except CallFailed:
+            return await self._run_tool(Begun(self._id, None, True, call["key"], self._arguments, None), body)
+        payload = {"result": to_jsonable_python(found), "kind": "tool_return"}
+        await send(self._run, self._run.settle, self._id, "completed", "the probe found the effect", payload)
+        return self._replayed(payload)
+
+
+@contextmanager
+def _inside_call(begun: Begun, spent: dict[str, int]) -> Iterator[None]:
+    """Lets the code inside know in which call it runs, and notes in `spent` what it spends."""
+    enclosing, key = _enclosing.set(begun.id), _key.set(begun.key)
+    inside = _spent_inside.set((*_spent_inside.get(), spent))
+    try:
+        yield
+    finally:
+        _enclosing.reset(enclosing)
+        _key.reset(key)
+        _spent_inside.reset(inside)
+
+
+def _failed(failed: CallFailed) -> dict[str, Any]:
+    """A tool that refused and changed nothing, in the form in which Pydantic AI stores a failed tool."""
+    text = failed.result if isinstance(failed.result, str) else json.dumps(failed.result)
+    return {"message": "The call has failed, and nothing was changed." if failed.result is None else text, "kind": "tool_failed"}

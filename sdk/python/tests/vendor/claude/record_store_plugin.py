@@ -1,0 +1,53 @@
+"""A plugin of pytest: in the vendor's own tests `InMemorySessionStore` is a `RecordSessionStore`.
+
+`pytest -p record_store_plugin` in the vendor's source distribution, whose files stay as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import claude_agent_sdk
+from claude_agent_sdk import SessionStore
+from claude_agent_sdk._internal import session_store
+
+from dalsegno import Run
+from dalsegno.aio import AsyncRun
+from dalsegno.claude import RecordSessionStore
+from dalsegno.claude._store import parts, path_of
+from dalsegno.testing.memory import MemoryGateway
+
+_gateway = MemoryGateway()
+_gateway.start_attempt()
+os.environ.update(_gateway.environment)
+_run: AsyncRun[Any] = AsyncRun(Run(dict, sigterm=False))
+_run.sync._begin(False, 1)
+_names = itertools.count()
+
+
+class VendorStore(RecordSessionStore, SessionStore):
+    """An empty store of its own, with the helpers for tests that the vendor's store has."""
+
+    def __init__(self) -> None:
+        super().__init__(_run, f"vendor-{next(_names)}")
+
+    def get_entries(self, key: dict[str, str]) -> list[Any]:
+        return self._load(path_of(key))
+
+    @property
+    def size(self) -> int:
+        return sum(len(parts(item.key)) == 2 for item in self._metas.items())
+
+    def clear(self) -> None:
+        for item in list(self._metas.items()):
+            self._delete(item.key, False)
+
+
+claude_agent_sdk.InMemorySessionStore = session_store.InMemorySessionStore = VendorStore
+
+
+def pytest_unconfigure() -> None:
+    _run._portal.close()
+    _gateway.close()

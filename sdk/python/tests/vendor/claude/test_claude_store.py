@@ -1,0 +1,140 @@
+"""`RecordSessionStore`: the vendor's own suite, on the gateway in memory and on a real one, and what it does not ask."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("claude_agent_sdk")
+
+from claude_agent_sdk.testing import run_session_store_conformance
+
+import dalsegno.aio
+from contract_gateways import ContractGateway
+from dalsegno.aio import AsyncRun
+from dalsegno.claude import RecordSessionStore
+
+KEY = {"project_key": "p", "session_id": "s"}
+
+Work = Callable[[AsyncRun[Any]], Awaitable[Any]]
+
+
+@pytest.fixture
+def attached(contract: ContractGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Work], Any]]:
+    """Runs something in this process, attached to the run of the gateway in memory, or of a real one."""
+    token = tmp_path / "token"
+    token.write_text(contract.token)
+    (tmp_path / "input").write_text("null")
+    monkeypatch.setenv("DALSEGNO_URL", contract.url)
+    monkeypatch.setenv("DALSEGNO_TOKEN_FILE", str(token))
+    monkeypatch.setenv("DALSEGNO_INPUT_FILE", str(tmp_path / "input"))
+
+    def run(work: Work) -> Any:
+        async def main() -> Any:
+            async with await dalsegno.aio.attach(heartbeat=False, sigterm=False) as run:
+                found = await work(run)
+                await run.finish()
+                return found
+
+        return asyncio.run(main())
+
+    yield run
+
+
+def test_the_store_conforms_in_all_fourteen_contracts(attached: Callable[[Work], Any]) -> None:
+    names = itertools.count()
+
+    async def work(run: AsyncRun[Any]) -> None:
+        # Each contract wants an empty store: spaces that no other contract uses.
+        await run_session_store_conformance(lambda: RecordSessionStore(run, f"sessions-{next(names)}"))
+
+    attached(work)
+    assert next(names) == 15  # one for each contract, and one that is asked for its methods
+
+
+def test_an_entry_that_is_written_twice_is_stored_once(attached: Callable[[Work], Any]) -> None:
+    async def work(run: AsyncRun[Any]) -> list[Any] | None:
+        store, entry = RecordSessionStore(run), {"type": "user", "uuid": "u1"}
+        await store.append(KEY, [entry])
+        await store.append(KEY, [entry, {"type": "user", "uuid": "u2"}])
+        return await store.load(KEY)
+
+    assert [entry["uuid"] for entry in attached(work)] == ["u1", "u2"]
+
+
+def test_long_entries_and_many_entries_come_back_as_they_were(attached: Callable[[Work], Any]) -> None:
+    many = [{"type": "user", "uuid": f"u{number}", "text": "é" * 40} for number in range(2_500)]
+    long = {"type": "user", "uuid": "long", "text": "ä" * (5 << 20)}
+
+    async def work(run: AsyncRun[Any]) -> Any:
+        store = RecordSessionStore(run)
+        await store.append(KEY, many)
+        await store.append(KEY, [long, {"type": "user", "uuid": "last"}])
+        stored = await store.load(KEY)
+        await store.delete(KEY)
+        return stored, await store.load(KEY), [item.key async for item in run.space("claude.blobs").items()]
+
+    stored, after, blobs = attached(work)
+    assert (stored, after, blobs) == ([*many, long, {"type": "user", "uuid": "last"}], None, [])
+
+
+def test_a_cancelled_append_is_stored_all_the_same(attached: Callable[[Work], Any]) -> None:
+    async def work(run: AsyncRun[Any]) -> Any:
+        store = RecordSessionStore(run)
+        for number in range(20):
+            appending = asyncio.ensure_future(store.append(KEY, [{"type": "user", "uuid": f"u{number}"}]))
+            await asyncio.sleep(0)
+            appending.cancel()
+        return await store.load(KEY)
+
+    assert [entry["uuid"] for entry in attached(work)] == [f"u{number}" for number in range(20)]
+
+
+OLD = """
+import asyncio, sys
+import dalsegno.aio
+from dalsegno.claude import RecordSessionStore
+
+KEY = {"project_key": "p", "session_id": "s"}
+
+async def main():
+    async with await dalsegno.aio.attach(heartbeat=False, sigterm=False) as run:
+        store = RecordSessionStore(run)
+        await store.append(KEY, [{"type": "user", "uuid": "u1"}])
+        print("written", flush=True)
+        sys.stdin.readline()
+        await {write}
+        print("accepted", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("write", ['store.append(KEY, [{"type": "user", "uuid": "u2"}])', "store.delete(KEY)"])
+def test_an_attempt_that_was_replaced_writes_nothing_more(contract: ContractGateway, tmp_path: Path, write: str) -> None:
+    (tmp_path / "token").write_text(contract.token)
+    (tmp_path / "input").write_text("null")
+    variables = {"DALSEGNO_URL": contract.url, "DALSEGNO_TOKEN_FILE": str(tmp_path / "token")}
+    path = os.pathsep.join(it for it in sys.path if it)
+    old = subprocess.Popen(
+        [sys.executable, "-c", OLD.replace("{write}", write)],
+        env={**os.environ, **variables, "DALSEGNO_INPUT_FILE": str(tmp_path / "input"), "PYTHONPATH": path},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert old.stdout and old.stdout.readline() == "written\n"
+    contract.restart()
+    out, err = old.communicate("\n", timeout=300)
+    assert (old.returncode, out) == (1, "") and "FENCED" in err
+    _, page = contract.get("records?space=claude.entries")
+    assert [record["value"]["json"]["uuid"] for record in page["records"]] == ["u1"]
