@@ -41,7 +41,6 @@ impl DbError {
     }
 
     /// The database returned a text that is no variant of `what`.
-    #[cfg(feature = "postgres")]
     pub fn unknown_value(what: &str, text: &str) -> Self {
         Self::Corrupt(format!("unknown {what}: {text:?}"))
     }
