@@ -133,7 +133,7 @@ impl<'c> Upgraded<'c> {
     }
 
     /// A gateway of the version before serves beside those of this version. Every worker may reach any of them, no attempt
-    /// ends, one that begins meanwhile makes turns, and no worker is told that its request is wrong.
+    /// ends, one that begins meanwhile makes turns, and no gateway calls a request of a worker wrong.
     async fn serve_beside(&self, mut gateway: Deployment, started: &Run<'_>) -> Result {
         let deployments: Api<Deployment> = Api::namespaced(self.ctx.client.clone(), NAMESPACE);
         let own = ("e2e.dalsegno.dev/version".to_owned(), "before".to_owned());

@@ -187,7 +187,7 @@ pub fn server_config_with(
     Ok(Arc::new(config))
 }
 
-/// What a request without TLS is told.
+/// The detail of the problem that answers a request without TLS.
 const TLS_REQUIRED: &str = "the gateway speaks TLS: use https:// with the port of DALSEGNO_URL, and verify its certificate with the CA in \
      DALSEGNO_CA_FILE; a worker that was started with an http:// URL must be started again";
 

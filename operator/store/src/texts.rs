@@ -84,7 +84,7 @@ impl HoldsRecord for Forked {
     }
 }
 
-/// Answers without a record, and the answer to an attach: no worker is told these texts, and an attach waits for nothing.
+/// Answers without a record, and the answer to an attach: workers do not get these texts, and an attach waits for nothing.
 macro_rules! no_record {
     ($($answer:ty),+) => { $(impl HoldsRecord for $answer {})+ };
 }

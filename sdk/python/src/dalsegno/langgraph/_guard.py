@@ -45,7 +45,7 @@ def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Probe) -> Guard
 
     A tool with a parameter `key: Key = ""` gets the key of the call. A tool that refuses and has changed nothing raises
     `CallFailed`: the model is told, and the failure is stored. Whatever else a tool raises leaves the outcome unknown, and
-    ends the graph (`Unhandled`), because a model that is told of an error tries again, as another call. A tool with the
+    ends the graph (`Unhandled`), because a model that reads an error tries again, as another call. A tool with the
     policy `readOnly` may raise what it likes: there `handle_tool_errors` decides.
 
     Errors: `ValueError` where a policy is none of these, or a name cannot be a tool's. While the graph runs, as
