@@ -7,10 +7,13 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
+from agents.testing import ScriptedModel, assistant_message, function_call
 
 import dalsegno.aio
 from dalsegno.aio import AsyncRun
@@ -20,7 +23,9 @@ EXAMPLE = Path(__file__).parents[5] / "deploy" / "examples" / "openai" / "agent.
 
 SOURCE = Path(dalsegno.__file__).parents[1]
 
-Work = Callable[[AsyncRun[Any]], Awaitable[Any]]
+Run = AsyncRun[Any]
+
+Work = Callable[[Run], Awaitable[Any]]
 
 
 class Bank:
@@ -80,3 +85,29 @@ def attempt(gateway: MemoryGateway, work: Work) -> Any:
 
 class Asked(Exception):
     """What a test raises in a tool instead of dying there."""
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryGateway]:
+    monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    with MemoryGateway() as gateway:
+        for name, value in gateway.environment.items():
+            monkeypatch.setenv(name, value)
+        yield gateway
+
+
+def says(text: str = "done") -> list[Any]:
+    return [assistant_message(text)]
+
+
+def calls(*names: str, turn: int = 1, **arguments: Any) -> list[Any]:
+    """The model calls tools. The vendor runs no call again whose id was used, so ids differ between turns."""
+    return [function_call(name, arguments, call_id=f"c{turn}-{number}") for number, name in enumerate(names)]
+
+
+def read(model: ScriptedModel, number: int = -1) -> list[Any]:
+    """The conversation of one of the questions to the model, as `(who or what, text)`."""
+    items: Any = model.calls[number].input
+    if isinstance(items, str):
+        return [("user", items)]
+    return [(it.get("role") or it["type"], it.get("content") or it.get("output") or it.get("name")) for it in items]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,21 +15,9 @@ from agents.mcp import MCPServer
 from agents.testing import ScriptedModel, assistant_message, function_call
 
 from dalsegno import CallFailed, Diverged, KeyRefused, Uncertain
-from dalsegno.aio import AsyncRun
 from dalsegno.openai import DurableModel, Policy, Probe, call_key, guard, run_agent
 from dalsegno.testing.memory import MemoryGateway
-from openai_world import Asked, attempt
-
-Run = AsyncRun[Any]
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryGateway]:
-    monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
-    with MemoryGateway() as gateway:
-        for name, value in gateway.environment.items():
-            monkeypatch.setenv(name, value)
-        yield gateway
+from openai_world import Asked, Run, attempt, gateway
 
 
 class Till:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,20 +11,9 @@ pytest.importorskip("agents.memory", reason="openai-agents is not installed: hac
 
 from agents import SessionSettings
 
-from dalsegno.aio import AsyncRun
 from dalsegno.openai import RecordSession
 from dalsegno.testing.memory import MemoryGateway
-from openai_world import Asked, attempt
-
-Run = AsyncRun[Any]
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryGateway]:
-    with MemoryGateway() as gateway:
-        for name, value in gateway.environment.items():
-            monkeypatch.setenv(name, value)
-        yield gateway
+from openai_world import Asked, Run, attempt, gateway
 
 
 def said(*texts: str) -> list[Any]:
