@@ -1,6 +1,7 @@
 """Tool calls: what an agent may rely on where an effect must not happen twice."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -212,38 +213,31 @@ def test_a_result_that_is_not_json_is_an_error_and_can_be_completed_afterwards(g
     assert json.loads(gateway.bodies("calls/turn-1/complete")[0])["result"] == "receipt 7"
 
 
-def test_a_tool_that_refused_is_recorded_as_failed(gateway: ScriptedGateway) -> None:
-    gateway.script["calls/turn-1/claim"] = [claimed("go"), claimed("done", "failed", result="no such page")]
+@pytest.mark.parametrize(
+    ("raised", "again", "outcome"),
+    [
+        ("CallFailed", claimed("done", "failed", result="422"), "failed"),
+        ("KeyRefused", claimed("uncertain", "keyRefused", result="422"), "keyRefused"),
+    ],
+)
+def test_what_a_tool_refused_is_recorded_and_the_tool_does_not_run_again(
+    gateway: ScriptedGateway, raised: str, again: Any, outcome: str
+) -> None:
+    gateway.script["calls/turn-1/claim"] = [claimed("go"), again]
     gateway.script["calls/turn-1/complete"] = [ok()]
-    code, out, _ = gateway.run("""
+    code, out, _ = gateway.run(f"""
         run = Run.attach()
         def tool(key, _):
-            raise CallFailed("no such page")
+            print("runs")
+            raise {raised}("422")
         for _ in range(2):
             try:
                 run.call("turn-1", policy="retrySameKey", tool=tool)
-            except CallFailed as failed:
-                print(failed.result)
-    """)
-    assert (code, out) == (0, "no such page\n" * 2)
-    assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["failed"]
-
-
-def test_a_refused_key_is_recorded_and_its_tool_runs_no_more(gateway: ScriptedGateway) -> None:
-    gateway.script["calls/turn-1/claim"] = [claimed("go"), claimed("uncertain", "keyRefused", result="422")]
-    gateway.script["calls/turn-1/complete"] = [ok()]
-    code, out, _ = gateway.run("""
-        run = Run.attach()
-        def tool(key, _):
-            raise KeyRefused("422")
-        for _ in range(2):
-            try:
-                run.call("turn-1", policy="retrySameKey", tool=tool)
-            except KeyRefused as refused:
+            except {raised} as refused:
                 print(refused.result)
     """)
-    assert (code, out) == (0, "422\n" * 2)
-    assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == ["keyRefused"]
+    assert (code, out) == (0, "runs\n422\n422\n")
+    assert [json.loads(body)["outcome"] for body in gateway.bodies("calls/turn-1/complete")] == [outcome]
 
 
 def test_a_refused_key_is_not_a_failed_call_to_try_again_under_another_key(gateway: ScriptedGateway) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 from dalsegno._portal import Portal
 from dalsegno._records import Item
 from dalsegno._space import Space
+from dalsegno.aio._forward import forwarded
 
 
 class AsyncSpace:
@@ -19,36 +19,16 @@ class AsyncSpace:
         """The space below."""
         self.name = space.name
 
-    async def put(self, key: str, value: Any) -> None:
-        """See `Space.put`."""
-        await self._portal.call(self.sync.put, key, value)
-
-    async def put_if_absent(self, key: str, value: Any) -> None:
-        """See `Space.put_if_absent`."""
-        await self._portal.call(self.sync.put_if_absent, key, value)
-
-    async def append(self, key: str, entry_id: str, value: Any) -> None:
-        """See `Space.append`."""
-        await self._portal.call(self.sync.append, key, entry_id, value)
-
-    async def delete(self, key: str) -> None:
-        """See `Space.delete`."""
-        await self._portal.call(self.sync.delete, key)
+    put = forwarded(Space.put)
+    put_if_absent = forwarded(Space.put_if_absent)
+    append = forwarded(Space.append)
+    delete = forwarded(Space.delete)
+    get = forwarded(Space.get)
+    blob_put = forwarded(Space.blob_put)
+    blob_get = forwarded(Space.blob_get)
 
     async def items(self, prefix: str = "", reverse: bool = False) -> AsyncIterator[Item]:
         """See `Space.items`: `async for item in space.items()`."""
         items = self.sync.items(prefix, reverse)
         while (item := await self._portal.call(next, items, None)) is not None:
             yield item
-
-    async def get(self, key: str, default: Any = None) -> Any:
-        """See `Space.get`."""
-        return await self._portal.call(self.sync.get, key, default)
-
-    async def blob_put(self, key: str, content: bytes) -> None:
-        """See `Space.blob_put`."""
-        await self._portal.call(self.sync.blob_put, key, content)
-
-    async def blob_get(self, key: str) -> bytes | None:
-        """See `Space.blob_get`."""
-        return await self._portal.call(self.sync.blob_get, key)

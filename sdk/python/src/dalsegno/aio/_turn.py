@@ -10,11 +10,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from dalsegno import _codec
 from dalsegno._codec import S
 from dalsegno._errors import DeferredLeave
-from dalsegno._inbox import Message
 from dalsegno._portal import Portal
 from dalsegno._records import Operation
 from dalsegno._run import Run
 from dalsegno._turn import Turn
+from dalsegno.aio._forward import forwarded
 from dalsegno.aio._tools import value_of
 
 P = ParamSpec("P")
@@ -28,6 +28,9 @@ class AsyncTurn(Generic[S]):
         self._portal, self._run = portal, run
         self.sync: Turn[S] = run.turn()
         """The turn below."""
+
+    plan = forwarded(Turn[Any].plan)
+    take_messages = forwarded(Turn[Any].take_messages)
 
     @property
     def number(self) -> int:
@@ -69,10 +72,6 @@ class AsyncTurn(Generic[S]):
                 result = await self._portal.call(self._run._end_step, step, await value_of(fn(*args, **kwargs)))
         return _codec.decode(_codec.return_type(fn), result)
 
-    async def plan(self) -> None:
-        """See `Turn.plan`."""
-        await self._portal.call(self.sync.plan)
-
     def event(self, value: Any) -> None:
         """See `Turn.event`."""
         self.sync.event(value)
@@ -82,10 +81,6 @@ class AsyncTurn(Generic[S]):
         self.sync.spent(
             tokens_in=tokens_in, tokens_out=tokens_out, tool_calls=tool_calls, cost_micro_usd=cost_micro_usd
         )
-
-    async def take_messages(self) -> list[Message]:
-        """See `Turn.take_messages`."""
-        return await self._portal.call(self.sync.take_messages)
 
     def record(self, *operations: Operation) -> None:
         """See `Turn.record`."""

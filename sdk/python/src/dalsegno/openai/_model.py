@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
-from agents import Model, ModelResponse, ModelTracing, MultiProvider
+from agents import Model, ModelResponse, MultiProvider
 from agents.usage import Usage, deserialize_usage, serialize_usage
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseOutputItemDoneEvent
 
@@ -16,10 +16,9 @@ from dalsegno.aio import AsyncRun
 from dalsegno.openai._link import digest, link_of, name_part, scope
 
 if TYPE_CHECKING:
-    from agents import AgentOutputSchemaBase, Handoff, ModelSettings, Tool, TResponseInputItem
+    from agents import TResponseInputItem
     from agents.items import TResponseStreamEvent
     from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
-    from openai.types.responses.response_prompt_param import ResponsePromptParam
 
 
 class DurableModel(Model):
@@ -59,34 +58,16 @@ class DurableModel(Model):
         self,
         system_instructions: str | None,
         input: str | list[TResponseInputItem],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff],
-        tracing: ModelTracing,
-        *,
-        previous_response_id: str | None,
-        conversation_id: str | None,
-        prompt: ResponsePromptParam | None,
+        *settings: Any,
+        **options: Any,
     ) -> ModelResponse:
-        """The answer, asked for or stored. See `Model.get_response`."""
+        """The answer, asked for or stored. The model gets the settings and options of `Model.get_response` as they are."""
         step = await self._begin(input)
         with step:
             if not step.begun.must_run:
                 response = _decode_response(_stored(step, "response"))
             else:
-                response = await self.inner.get_response(
-                    system_instructions,
-                    input,
-                    model_settings,
-                    tools,
-                    output_schema,
-                    handoffs,
-                    tracing,
-                    previous_response_id=previous_response_id,
-                    conversation_id=conversation_id,
-                    prompt=prompt,
-                )
+                response = await self.inner.get_response(system_instructions, input, *settings, **options)
                 await self._end(step, {"response": _encode_response(response)})
         self._spent(response.usage.input_tokens, response.usage.output_tokens)
         return response
@@ -95,15 +76,8 @@ class DurableModel(Model):
         self,
         system_instructions: str | None,
         input: str | list[TResponseInputItem],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff],
-        tracing: ModelTracing,
-        *,
-        previous_response_id: str | None,
-        conversation_id: str | None,
-        prompt: ResponsePromptParam | None,
+        *settings: Any,
+        **options: Any,
     ) -> AsyncIterator[TResponseStreamEvent]:
         """The events of the answer; the last one is passed on when the answer is stored. See `Model.stream_response`."""
         step = await self._begin(input)
@@ -114,18 +88,7 @@ class DurableModel(Model):
                 yield completed
                 return
             items: list[Any] = []
-            async for event in self.inner.stream_response(
-                system_instructions,
-                input,
-                model_settings,
-                tools,
-                output_schema,
-                handoffs,
-                tracing,
-                previous_response_id=previous_response_id,
-                conversation_id=conversation_id,
-                prompt=prompt,
-            ):
+            async for event in self.inner.stream_response(system_instructions, input, *settings, **options):
                 if isinstance(event, ResponseOutputItemDoneEvent):
                     items.append(event.item)
                 if isinstance(event, ResponseCompletedEvent):
