@@ -142,8 +142,13 @@ impl Run {
     }
 
     /// Commits a boundary. Returns when the boundary is durable, and exits with 0 then if it parks ([`Commit::park`]).
-    pub fn commit(&mut self, commit: Commit) -> Result<CommitResponse> {
-        let Commit { turn, boundary, mut request } = commit;
+    pub fn commit(&mut self, mut commit: Commit) -> Result<CommitResponse> {
+        self.send_commit(&mut commit)
+    }
+
+    /// As [`Self::commit`]. The commit can be sent again with the same bytes.
+    pub(crate) fn send_commit(&mut self, commit: &mut Commit) -> Result<CommitResponse> {
+        let Commit { turn, boundary, ref mut request } = *commit;
         for call in request.calls.iter_mut().filter(|call| call.key.is_empty()) {
             call.key = self.key(&call.id);
         }
@@ -151,7 +156,7 @@ impl Run {
             Boundary::Plan => format!("turns/{turn}/plan"),
             Boundary::Result => format!("turns/{turn}"),
         };
-        let body = to_bytes(&request)?;
+        let body = to_bytes(request)?;
         if matches!(request.outcome, Some(Outcome::Park(_))) {
             return self.commit_and_exit(&path, &body);
         }

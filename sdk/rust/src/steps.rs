@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use dalsegno_protocol::{Boundary, ChannelOps, CommitRequest, CommitResponse, Finish, Limits};
+use dalsegno_protocol::{Boundary, ChannelOps, Code, CommitRequest, CommitResponse, Finish, Limits};
 
 use crate::json::to_bytes;
-use crate::{Commit, Result, Run};
+use crate::{Commit, Error, Result, Run};
 
 /// Commits a boundary for every N steps, and keeps the steps between in memory. [`Run::every`] makes it.
 ///
@@ -87,16 +87,22 @@ impl Steps<'_> {
     }
 
     /// Commits the kept steps now. Do so before something that must not be done without them; `None`: there are none.
-    /// If it fails, nothing is kept any more.
+    /// If it fails, the steps stay kept: after `UNSETTLED_CALLS` settle the calls, and commit again.
     pub fn commit(&mut self) -> Result<Option<CommitResponse>> {
-        self.kept.take().map(|kept| self.run.commit(kept.commit)).transpose()
+        let Some(kept) = &mut self.kept else { return Ok(None) };
+        let committed = self.run.send_commit(&mut kept.commit)?;
+        self.kept = None;
+        Ok(Some(committed))
     }
 
     /// As [`Run::check`], between two steps. Commits the kept steps first if the process must leave, unless the run is
-    /// cancelled or has an open call that no boundary may pass over.
+    /// cancelled or has an open call that no boundary may pass over, its own or one of an earlier attempt.
     pub fn check(&mut self) -> Result<()> {
         if self.run.must_leave() && !self.run.cancelled() && !self.run.has_open_call() {
-            self.commit()?;
+            match self.commit() {
+                Err(Error::Refused { problem, .. }) if problem.code == Code::UnsettledCalls => {}
+                committed => drop(committed?),
+            }
         }
         self.run.check()
     }

@@ -3,7 +3,7 @@
 use dalsegno_sdk::{Boundary, Commit, Trigger, Usage, succeeded};
 use serde_json::{Value, json};
 
-use crate::gateway::{Gateway, attached, child_run, committed, exit_code, flags};
+use crate::gateway::{Gateway, attached, child_run, committed, exit_code, flags, problem};
 
 fn bodies(gateway: &Gateway, path: &str) -> Vec<Value> {
     gateway.bodies(path).iter().map(|body| serde_json::from_str(body).unwrap()).collect()
@@ -97,4 +97,17 @@ fn a_check_commits_what_is_kept_before_it_parks() {
     let code = exit_code("steps::a_check_commits_what_is_kept_before_it_parks", &gateway);
     assert_eq!((code, gateway.bodies("park").len()), (Some(0), 1));
     assert_eq!(bodies(&gateway, "turns/1")[0]["state"], json!("kept"));
+}
+
+#[test]
+fn a_commit_that_is_refused_keeps_the_steps() {
+    let gateway = Gateway::new().on("turns/1", [problem(409, "UNSETTLED_CALLS"), committed(1, "result")]);
+    let mut run = gateway.attach();
+    let mut steps = run.every(3);
+    steps.step(Commit::new(1).state(&"kept").unwrap()).unwrap();
+    steps.commit().unwrap_err();
+    assert_eq!(steps.kept(), 1);
+    steps.commit().unwrap();
+    let sent = bodies(&gateway, "turns/1");
+    assert_eq!((steps.kept(), &sent[0]["state"], &sent[0]), (0, &json!("kept"), &sent[1]));
 }
