@@ -184,9 +184,9 @@ class Run(Waiting[S]):
         """Brings the unsettled calls of earlier attempts to their end, before the agent goes on.
 
         It adopts, and then it makes each call of a tool that has a probe, with its stored arguments: if the probe finds
-        the effect, its result is stored; if not, the tool runs. A tool is found by its name in the id of the call. A
-        framework that writes records while a turn is open calls this first, because the gateway accepts no records while
-        the outcome of a `probe` call is unknown.
+        the effect, its result is stored; if not, the tool runs. A tool is found by its name in the id of the call, so
+        calls with ids of your own are left to you. A framework that writes records while a turn is open calls this
+        first, because the gateway accepts no records while the outcome of a `probe` call is unknown.
 
         Returns the calls that are still unsettled, apart from `readOnly` ones: a person settles those with the policy
         `ask`, and code that knows the tool settles the others. Errors: whatever a probe or a tool raises, apart from

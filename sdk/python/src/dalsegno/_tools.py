@@ -220,13 +220,13 @@ class BoundCall:
 
 
 def stored_calls(run: Run[Any]) -> list[BoundCall]:
-    """The unsettled calls of earlier attempts that have a probe: the second part of a call's id is the tool's name."""
+    """The unsettled calls of earlier attempts that have a probe. The whole id of a call says which tool has made it."""
     return [
         known.rebind(run, call)
         for call in run._calls.inherited()
         if call["policy"] == "probe" and call["state"] == "started"
         for name, known in _tools.items()
-        if known.probe is not None and call["id"].partition(".")[2].startswith(f"{name}.")
+        if known.probe is not None and re.fullmatch(rf"\d+\.{re.escape(name)}\.[0-9a-f]{{12}}\.\d+", call["id"])
     ]
 
 

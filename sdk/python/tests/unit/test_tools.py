@@ -170,6 +170,37 @@ def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
     assert len(bank.entries) == 1
 
 
+def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway: MemoryGateway) -> None:
+    asked: list[str] = []
+
+    def probe_of(name: str) -> Any:
+        def probe(cents: int, *, key: str) -> str:
+            asked.append(name)
+            return name
+
+        return probe
+
+    def crashes(cents: int) -> str:
+        raise Crash
+
+    tools = [
+        tool(policy="probe", name=name, probe=probe_of(name))(crashes)
+        for name in ("shop", "shop.more", "more")
+    ]
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        for id in "1.shop.aaaaaaaaaaaa.0.x", "shop.more.aaaaaaaaaaaa.0":
+            with pytest.raises(Crash):
+                run.call(id, policy="probe", arguments={"cents": 5}, tool=lambda *_: raise_crash())
+        tools[1](5)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert [call["id"] for call in run.recover()] == ["1.shop.aaaaaaaaaaaa.0.x", "shop.more.aaaaaaaaaaaa.0"]
+        assert asked == ["shop.more"] and dalsegno_gateway.calls[2].result == "shop.more"
+        for call in run.recover():
+            run.settle(call["id"], "failed", "looked")
+        run.finish()
+
+
 def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:
     with pytest.raises(Crash), in_process() as run:
         run.call("unknown", policy="probe", tool=lambda *_: raise_crash())
