@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from dalsegno import _json, _wire
 from dalsegno._errors import CallFailed, Diverged, KeyRefused, Refused, Uncertain
+from dalsegno._ordinals import turn_of
 from dalsegno._transport import Transport
 
 NOT_OPENED = ("INVALID", "TOO_LARGE", "APPROVAL_NOT_GRANTED", "APPROVAL_SPENT")
@@ -135,10 +136,16 @@ class Calls:
         for id in ids:
             self._inherited.pop(id, None)
 
-    def require_repeated(self, turn: int) -> None:
-        """Errors: `Diverged` if an earlier attempt made a call of this turn that this process has not made."""
+    def require_repeated(self, gateway_turn: int, turns: range) -> None:
+        """Errors: `Diverged` if an earlier attempt made a call of these turns that this process has not made.
+
+        A boundary of the gateway may hold several of the agent's `turns`, and the attempt before may have committed less
+        often. So where an id names the agent's turn, that decides; calls of later turns are made when their turns come.
+        """
         for id, call in self._inherited.items():
-            if call["turn"] == turn and call["policy"] != "readOnly":
+            number = turn_of(id)
+            due = call["turn"] == gateway_turn and (number is None or number < turns.stop)
+            if (due or number in turns) and call["policy"] != "readOnly":
                 raise Diverged(
                     f"an earlier attempt of this turn made the call {id!r}, and this attempt did not: what decides about a call "
                     "belongs into `turn.step`. If it shall stay as it is, name it in `run.accept`"

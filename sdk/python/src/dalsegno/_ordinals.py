@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
+
+
+def turn_of(id: str) -> int | None:
+    """The turn of the agent that an id begins with; `None` where it begins with something else."""
+    number = re.match(r"(\d+)\.", id)
+    return int(number[1]) if number else None
 
 
 @dataclass(slots=True, eq=False)

@@ -26,9 +26,6 @@ from dalsegno._waits import Answer
 if TYPE_CHECKING:
     from dalsegno._portal import Portal
 
-MAX_HELD_EVENTS = 500
-"""Turns that are held back are committed early above this number of events: a boundary may have 1,000."""
-
 AnyRun = TypeVar("AnyRun", bound="Run[Any]")
 
 
@@ -239,10 +236,6 @@ class Run(Waiting[S]):
         self._attach(heartbeat)
         _current.enter(self)
 
-    def _unsettled(self) -> list[dict[str, Any]]:
-        unsettled = {call["id"] for call in self.unsettled_calls if call["policy"] not in ("readOnly", "retrySameKey")}
-        return [call for call in self._calls.inherited() if call["id"] in unsettled]
-
     def _judge_again(self, on_resume: Callable[[Any, dict[str, Answer]], object] | None) -> Any:
         """Calls `on_resume` if the run goes on from a checkpoint or from waits; returns what it returns."""
         if on_resume and (self.head or self.waits):
@@ -280,15 +273,26 @@ class Run(Waiting[S]):
             self._restore()
 
     def _keep(self, text: str, draft: Draft) -> None:
-        pending = self._pending.merged(draft)
-        if self._held + 1 >= self._every or draft.finish or len(pending.events) > MAX_HELD_EVENTS:
-            self._calls.require_repeated(self._open_turn)
+        gateway_turn, first = self._open_turn, self.next_turn - self._held
+        pending = self._merge(text, draft)
+        if self._held + 1 >= self._every or draft.finish or not pending.fits(text):
+            self._calls.require_repeated(gateway_turn, range(first, self.next_turn + 1))
             self._send_draft(self.next_turn, text, pending)
         else:
             self._pending, self._saved = pending, text
             self._held += 1
             self.next_turn += 1
             self.planned = False
+
+    def _merge(self, text: str, draft: Draft) -> Draft:
+        """The draft behind what is held back. If one boundary cannot have both, what is held back is committed first."""
+        if self._every > 1:
+            draft.measure()
+        pending = self._pending.merged(draft)
+        if self._held and not pending.fits(text):
+            self._flush()
+            pending = self._pending.merged(draft)
+        return pending
 
     def _flush(self) -> None:
         """Commits turns that are held back, as the last good turn left them."""
@@ -300,7 +304,11 @@ class Run(Waiting[S]):
         self._send_draft(self.next_turn - 1, self._saved, self._pending.merged(draft))
 
     def _commit_plan(self, draft: Draft) -> None:
-        self._send_draft(self.next_turn, _json.dumps(self.state), self._pending.merged(draft), plan=True)
+        """Commits a plan, with the turns that are held back, unless the first of these has a committed plan already."""
+        text = _json.dumps(self.state)
+        if self.head and self.head.boundary == "plan":
+            self._flush()
+        self._send_draft(self.next_turn, text, self._merge(text, draft), plan=True)
 
     def _send_draft(self, turn: int, text: str | None, draft: Draft, plan: bool = False) -> None:
         fields = {
