@@ -106,7 +106,7 @@ class Run(Waiting[S]):
         usage: what this boundary alone spent: `{"tokensIn", "tokensOut", "toolCalls", "costMicroUSD"}`.
         plan: commits the turn's plan; its result follows.
         calls: the calls of a plan: `[{"id", "policy", "arguments"}]`, each with a `"key"` if it shall have its own.
-        finish: ends the run: `{"outcome": "succeeded" | "failed", "reason", "message", "output"}`.
+        finish: ends the run: `{"outcome": "succeeded" | "failed", "reason", "message", "output"}`. Not in an open turn.
         records: operations that are applied with the boundary or not at all.
         open_calls: ids of started calls of this attempt that may stay without an outcome. Without them the boundary is
             refused while a call with the policy `probe` or `ask` has none. A finish or a park is refused even with
@@ -116,6 +116,8 @@ class Run(Waiting[S]):
         park: ids of waits. The boundary also ends the attempt until they are answered, as `Run.park` does, and this
             process leaves (`Parked`). `mode="any"`: until any of them is answered.
         """
+        if finish:
+            self._require_no_turn()
         self._flush()
         outcome: dict[str, Any] = {"finish": finish} if finish else {}
         if park is not None:
@@ -216,8 +218,10 @@ class Run(Waiting[S]):
         """Ends the run where there is no new state.
 
         outcome: `succeeded` or `failed`. reason: one CamelCase word. message: at most 1 KiB. output: JSON of at most
-        4 KiB. Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown.
+        4 KiB. Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown; `RuntimeError` in an open
+        turn, which `Turn.finish` ends with its commit.
         """
+        self._require_no_turn()
         finish = finish_fields(outcome, reason, message, output)
         if self._held:
             self._commit_held(Draft(finish=finish))
@@ -257,7 +261,10 @@ class Run(Waiting[S]):
             raise RuntimeError("a turn is open: a run has one turn at a time")
         self.check()
         turn.number, self._turn = self.next_turn, turn
-        self._ordinals.clear()
+
+    def _require_no_turn(self) -> None:
+        if self._turn is not None:
+            raise RuntimeError("a turn is open: use `turn.finish`")
 
     def _close(self, turn: Turn[S], draft: Draft, good: bool) -> None:
         """Commits an open turn, or holds it back; takes the state back where that fails."""
@@ -374,8 +381,9 @@ class Run(Waiting[S]):
             self._turn._take(messages)
 
     def _slot(self, name: str) -> Slot:
-        """An id in this turn, which the call with this name has until its outcome is known."""
-        return self._ordinals.take(f"{self.next_turn}.{name}")
+        """An id in this turn, or before it, which the call with this name has until its outcome is known."""
+        place = f"{self.next_turn}" if self._turn is not None else f"before-{self.next_turn}"
+        return self._ordinals.take(f"{place}.{name}")
 
     def _next_id(self, name: str) -> str:
         slot = self._slot(name)

@@ -74,6 +74,59 @@ def test_one_turn_is_open_at_a_time(dalsegno_gateway: MemoryGateway) -> None:
         run.finish()
 
 
+def test_a_run_is_not_finished_in_an_open_turn(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn() as turn:
+            run.state["n"] = 1
+            with pytest.raises(RuntimeError, match="a turn is open: use `turn.finish`"):
+                run.finish()
+            with pytest.raises(RuntimeError, match="a turn is open"):
+                run.commit(1, finish={"outcome": "succeeded"})
+            turn.finish()
+    assert dalsegno_gateway.state == {"n": 1} and dalsegno_gateway.finish
+
+
+def test_a_call_before_a_turn_is_another_one_than_the_same_call_in_it(dalsegno_gateway: MemoryGateway) -> None:
+    def calls(run: Run[Any]) -> list[str]:
+        before = [pay(5), pay(5)]
+        with run.turn() as turn:
+            inside = [pay(5), pay(5)]
+            if not dalsegno_gateway.rows.head and run.attempt == 1:
+                raise Crash
+        after = [pay(5)]
+        assert turn.number == 1
+        return before + inside + after
+
+    with pytest.raises(Crash), in_process() as run:
+        calls(run)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert len({*calls(run)}) == 5
+        run.finish()
+    ids = [call.id.split(".") for call in dalsegno_gateway.calls]
+    assert [(id[0], id[-1]) for id in ids] == [
+        ("before-1", "0"),
+        ("before-1", "1"),
+        ("1", "0"),
+        ("1", "1"),
+        ("before-2", "0"),
+    ]
+
+
+def test_a_call_before_a_turn_is_the_same_one_when_the_turn_failed(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        for crashes in True, False:
+            pay(5)
+            try:
+                with run.turn():
+                    if crashes:
+                        raise Crash
+            except Crash:
+                pass
+        run.finish()
+    assert len(dalsegno_gateway.calls) == 1
+
+
 def test_an_interrupted_turn_asks_no_step_and_runs_no_tool_again(dalsegno_gateway: MemoryGateway) -> None:
     asked: list[int] = []
 
