@@ -214,7 +214,8 @@ class Attempt(Generic[S]):
     def _unsettled(self) -> list[dict[str, Any]]:
         """The calls of earlier attempts that the gateway waits for."""
         unsettled = {call["id"] for call in self.unsettled_calls if call["policy"] not in ("readOnly", "retrySameKey")}
-        return [call for call in self._calls.inherited() if call["id"] in unsettled]
+        open_calls = [call for call in self._calls.inherited() if call["state"] not in ("completed", "failed")]
+        return [call for call in open_calls if call["id"] in unsettled]
 
     def _next_id(self, name: str) -> str:
         """An id that no other wait or call of the open turn has."""

@@ -74,7 +74,7 @@ class Run(Waiting[S]):
         """The next turn, as a context manager: `with run.turn() as turn`. See `Turn`.
 
         Errors on entry: `Leave`, as `check`; `RuntimeError` while another turn is open. On exit: `Refused`, and
-        `Diverged` if an earlier attempt of the turn made a call that this one did not. Then the turn is not committed.
+        `Diverged` if an earlier try of the turn made a call that this one did not. Then the turn is not committed.
         """
         return Turn(self)
 
@@ -198,7 +198,7 @@ class Run(Waiting[S]):
         return self._unsettled()
 
     def accept(self, *ids: str) -> None:
-        """Says that this attempt knows of calls that an earlier attempt made in the open turn, and does not make them.
+        """Says that the agent knows of calls that an earlier try of the open turn made, and does not make them.
 
         Without it the turn ends with `Diverged`, because an effect would be forgotten.
         """
@@ -261,6 +261,7 @@ class Run(Waiting[S]):
             raise RuntimeError("a turn is open: a run has one turn at a time")
         self.check()
         turn.number, self._turn = self.next_turn, turn
+        self._calls.begin_turn()
 
     def _require_no_turn(self) -> None:
         if self._turn is not None:
@@ -274,10 +275,14 @@ class Run(Waiting[S]):
             if good:
                 self._keep(_json.dumps(self.state), draft)
         except BaseException:
-            self._restore()
+            self._drop_turn()
             raise
         if not good:
-            self._restore()
+            self._drop_turn()
+
+    def _drop_turn(self) -> None:
+        self._calls.drop_turn()
+        self._restore()
 
     def _keep(self, text: str, draft: Draft) -> None:
         gateway_turn, first = self._open_turn, self.next_turn - self._held
@@ -316,6 +321,7 @@ class Run(Waiting[S]):
         if self.head and self.head.boundary == "plan":
             self._flush()
         self._send_draft(self.next_turn, text, self._merge(text, draft), plan=True)
+        self._calls.begin_turn()
 
     def _send_draft(self, turn: int, text: str | None, draft: Draft, plan: bool = False) -> None:
         fields = {

@@ -218,6 +218,52 @@ def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> N
         run.finish()
 
 
+def test_a_probe_that_raised_is_asked_again_by_the_next_recover(dalsegno_gateway: MemoryGateway) -> None:
+    answers = iter([Crash(), "found"])
+
+    def probe(cents: int) -> str:
+        answer = next(answers)
+        if isinstance(answer, Crash):
+            raise answer
+        return answer
+
+    @tool(policy="probe", probe=probe)
+    def flaky(cents: int) -> str:
+        raise Crash
+
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        flaky(5)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with pytest.raises(Crash):
+            run.recover()
+        assert run.recover() == [] and dalsegno_gateway.calls[0].result == "found"
+        run.accept(dalsegno_gateway.calls[0].id)
+        run.finish()
+
+
+@pytest.mark.parametrize("how", ["complete", "settle"])
+def test_a_call_that_was_ended_by_hand_stops_no_limit_and_no_suspend(dalsegno_gateway: MemoryGateway, how: str) -> None:
+    def dies(key: str, arguments: Any) -> None:
+        raise Crash
+
+    with pytest.raises(dalsegno.Suspended), in_process() as run:
+        with pytest.raises(Crash):
+            run.call("a", policy="probe", tool=dies)
+        if how == "complete":
+            run.complete("a", "completed", 7)
+        else:
+            run.settle("a", "completed", "looked", 7)
+        run.at_limit = True
+        with pytest.raises(dalsegno.AtLimit):
+            run.check()
+        run.at_limit = False
+        assert run.call("a", policy="probe", tool=dies) == 7
+        dalsegno_gateway.suspend()
+        run.suspending = True
+        run.check()
+
+
 def raise_crash() -> None:
     raise Crash
 

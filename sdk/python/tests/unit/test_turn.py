@@ -190,13 +190,71 @@ def test_a_call_that_the_next_attempt_does_not_make_is_no_silent_loss(dalsegno_g
         raise Crash
     dalsegno_gateway.start_attempt()
     with in_process() as run:
-        with pytest.raises(Diverged, match="an earlier attempt of this turn made the call '1.pay"), run.turn():
+        with pytest.raises(Diverged, match="an earlier try of this turn made the call '1.pay"), run.turn():
             pay(6)
         [paid] = run.completed_calls
         with run.turn():
             run.accept(paid["id"])
         run.finish()
     assert dalsegno_gateway.finish
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_turn_that_is_tried_again_in_the_same_process_forgets_no_effect(
+    dalsegno_gateway: MemoryGateway, replayed: bool, over: bool
+) -> None:
+    def call(key: str, cents: int) -> int:
+        if not over:
+            raise Crash
+        return cents
+
+    def turn_of(run: Run[Any], id: str) -> None:
+        with run.turn():
+            run.call(id, policy="retrySameKey", arguments=5, tool=call)
+            raise Crash
+
+    if replayed:
+        with pytest.raises(Crash), in_process() as run:
+            turn_of(run, "own")
+        dalsegno_gateway.start_attempt()
+    run = in_process()
+    with pytest.raises(Crash):
+        turn_of(run, "own")
+    with run:
+        with pytest.raises(Diverged, match="'own'"), run.turn():
+            pay(6)
+        over = True
+        with run.turn():
+            pay(6)
+            assert run.call("own", policy="retrySameKey", arguments=5, tool=call) == 5
+        with run.turn():
+            pass
+        run.finish()
+
+
+def test_what_was_done_before_a_failed_turn_need_not_be_done_again(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn():
+            pay(1)
+        pay(2)
+        with pytest.raises(Crash), run.turn():
+            pay(3)
+            raise Crash
+        with run.turn():
+            pay(3)
+        run.finish()
+
+
+def test_an_effect_that_was_accepted_need_not_be_made_again(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with pytest.raises(Crash), run.turn():
+            pay(1)
+            raise Crash
+        run.accept(dalsegno_gateway.calls[0].id)
+        with run.turn():
+            pay(2)
+        run.finish()
 
 
 def test_a_plan_is_where_the_next_attempt_begins(dalsegno_gateway: MemoryGateway) -> None:
