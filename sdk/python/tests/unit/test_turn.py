@@ -195,6 +195,7 @@ def test_a_call_that_the_next_attempt_does_not_make_is_no_silent_loss(dalsegno_g
         [paid] = run.completed_calls
         with run.turn():
             run.accept(paid["id"])
+            pay(6)
         run.finish()
     assert dalsegno_gateway.finish
 
