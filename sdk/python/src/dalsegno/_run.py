@@ -267,18 +267,22 @@ class Run(Waiting[S]):
         if self._turn is not None:
             raise RuntimeError("a turn is open: use `turn.finish`")
 
-    def _close(self, turn: Turn[S], draft: Draft, good: bool) -> None:
-        """Commits an open turn, or holds it back; takes the state back where that fails."""
+    def _abandon(self, turn: Turn[S]) -> None:
+        """Nobody awaits any more that this turn is open."""
+        if self._turn is turn:
+            self._turn = None
+
+    def _close(self, turn: Turn[S], draft: Draft, text: str | None) -> None:
+        """Commits an open turn with this state, or holds it back. Without a state, or if that fails, it drops the turn."""
         self._turn = None
         self._ordinals.clear()
+        if text is None:
+            return self._drop_turn()
         try:
-            if good:
-                self._keep(_json.dumps(self.state), draft)
+            self._keep(text, draft)
         except BaseException:
             self._drop_turn()
             raise
-        if not good:
-            self._drop_turn()
 
     def _drop_turn(self) -> None:
         self._calls.drop_turn()
@@ -315,9 +319,8 @@ class Run(Waiting[S]):
         """The boundary holds the turns up to the last good one. `next_turn` stays: its turn may be open."""
         self._send_draft(self.next_turn - 1, self._saved, self._pending.merged(draft))
 
-    def _commit_plan(self, draft: Draft) -> None:
+    def _commit_plan(self, draft: Draft, text: str) -> None:
         """Commits a plan, with the turns that are held back, unless the first of these has a committed plan already."""
-        text = _json.dumps(self.state)
         if self.head and self.head.boundary == "plan":
             self._flush()
         self._send_draft(self.next_turn, text, self._merge(text, draft), plan=True)

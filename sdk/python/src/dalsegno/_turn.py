@@ -111,7 +111,11 @@ class Turn(Generic[S]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run._close(self, self._draft, good=kind is None)
+        text: str | None = None
+        try:
+            text = None if kind is not None else _json.dumps(self._run.state)
+        finally:
+            self._run._close(self, self._draft, text)
         if leave := DeferredLeave.find(error):
             raise leave
 
@@ -141,8 +145,15 @@ class Turn(Generic[S]):
         After a crash the turn begins with this state and with `planned`, so skip then what came before. A turn without
         a plan is replayed from its start, which is enough for most agents.
         """
-        self._run._commit_plan(self._draft)
-        self._draft = Draft()
+        self._plan(_json.dumps(self._run.state))
+
+    def _plan(self, text: str) -> None:
+        draft, self._draft = self._draft, Draft()
+        try:
+            self._run._commit_plan(draft, text)
+        except BaseException:
+            self._draft = draft.merged(self._draft)
+            raise
 
     def event(self, value: Any) -> None:
         """Stores an event with the turn, for people to read: any JSON, at most 1,000 in a boundary."""

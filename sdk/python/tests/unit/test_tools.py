@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -219,7 +220,7 @@ def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> N
 
 
 def test_a_probe_that_raised_is_asked_again_by_the_next_recover(dalsegno_gateway: MemoryGateway) -> None:
-    answers = iter([Crash(), "found"])
+    answers: Iterator[str | Crash] = iter([Crash(), "found"])
 
     def probe(cents: int) -> str:
         answer = next(answers)
