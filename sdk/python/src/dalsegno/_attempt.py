@@ -175,10 +175,10 @@ class Attempt(Generic[S]):
         if self.suspending:
             self.suspend()
         if self.at_limit and not self._calls.has_open():
-            self._flush()
+            self._flush_if_allowed()
             raise AtLimit("the run has reached one of its limits")
         if self.stopping:
-            self._flush()
+            self._flush_if_allowed()
             raise Stopping("SIGTERM has come")
 
     def suspend(self) -> None:
@@ -205,6 +205,17 @@ class Attempt(Generic[S]):
 
     def _flush(self) -> None:
         """Commits turns that are held back. An attempt by itself has none."""
+
+    def _flush_if_allowed(self) -> None:
+        """Commits turns that are held back. An open call forbids it: then the next attempt repeats them."""
+        if not self._calls.has_open() and not self._unsettled():
+            self._flush()
+
+    def _unsettled(self) -> list[dict[str, Any]]:
+        """The calls of earlier attempts that the gateway waits for."""
+        unsettled = {call["id"] for call in self.unsettled_calls if call["policy"] not in ("readOnly", "retrySameKey")}
+        open_calls = [call for call in self._calls.inherited() if call["state"] not in ("completed", "failed")]
+        return [call for call in open_calls if call["id"] in unsettled]
 
     def _next_id(self, name: str) -> str:
         """An id that no other wait or call of the open turn has."""

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from dalsegno import _json, _wire
 from dalsegno._errors import CallFailed, Diverged, KeyRefused, Refused, Uncertain
+from dalsegno._ordinals import turn_of
 from dalsegno._transport import Transport
 
 NOT_OPENED = ("INVALID", "TOO_LARGE", "APPROVAL_NOT_GRANTED", "APPROVAL_SPENT")
@@ -66,11 +67,23 @@ class Calls:
         self._key_prefix = key_prefix
         self._claims: dict[str, _Claim] = {}
         self._inherited: dict[str, dict[str, Any]] = {}
+        """By id: calls of earlier tries of the open turn, and unsettled ones, which this try has not made."""
+        self._made: dict[str, dict[str, Any]] = {}
+        """By id: the calls of this try of the open turn."""
 
     def take_over(self, answer: Mapping[str, Any]) -> None:
         """Takes the calls of earlier attempts from the answer to attach."""
         for call in (*answer["completedCalls"], *answer["unsettledCalls"]):
             self._inherited[call["id"]] = call
+
+    def begin_turn(self) -> None:
+        """From here on the calls are those of a turn, or those behind its plan."""
+        self._made.clear()
+
+    def drop_turn(self) -> None:
+        """The turn is not committed. Its next try has to make the same calls."""
+        self._inherited.update(self._made)
+        self._made.clear()
 
     def begin(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> Begun:
         """Claims a call. If its tool has to run, run it and call `end`.
@@ -80,12 +93,14 @@ class Calls:
         claim = self._claim(id, policy, key, arguments, approval)
         self._compare(id, claim)
         answer = self._send_claim(id, claim)
-        self._inherited.pop(id, None)
         call, go = answer["call"], answer["verdict"] == "go"
         state, result = call["state"], call.get("result")
         may_have_run = go and next(claim.runs) > 0
         if answer["verdict"] == "uncertain":
             self._drop(id, claim)  # another claim holds the call
+        else:
+            self._inherited.pop(id, None)
+            self._made[id] = call
         if state == "started" and (answer["verdict"] == "uncertain" or (may_have_run and not claim.repeatable)):
             raise Uncertain(call)
         if not go:
@@ -98,7 +113,6 @@ class Calls:
         """Records how the tool of a call ended."""
         assert begun.claim is not None
         self._send_result(begun.id, begun.claim, outcome, result)
-        self._claims.pop(begun.id, None)
 
     def call(
         self, id: str, policy: str, function: Function, key: str | None, arguments: Any, approval: str | None
@@ -127,21 +141,27 @@ class Calls:
                 self._send_claim(id, claim)
 
     def inherited(self) -> list[dict[str, Any]]:
-        """The calls of earlier attempts that this process has neither made again, nor settled, nor accepted."""
+        """The calls of earlier tries that this one has neither made again, nor settled, nor accepted."""
         return list(self._inherited.values())
 
     def accept(self, ids: Iterable[str]) -> None:
-        """Says that this process knows of these calls of earlier attempts, and does not make them again."""
+        """Says that this process knows of these calls of earlier tries, and does not make them again."""
         for id in ids:
             self._inherited.pop(id, None)
 
-    def require_repeated(self, turn: int) -> None:
-        """Errors: `Diverged` if an earlier attempt made a call of this turn that this process has not made."""
+    def require_repeated(self, gateway_turn: int, turns: range) -> None:
+        """Errors: `Diverged` if an earlier try of these turns made a call that this one has not made.
+
+        A boundary of the gateway may hold several of the agent's `turns`, and the attempt before may have committed less
+        often. So where an id names the agent's turn, that decides; calls of later turns are made when their turns come.
+        """
         for id, call in self._inherited.items():
-            if call["turn"] == turn and call["policy"] != "readOnly":
+            number = turn_of(id)
+            due = call["turn"] == gateway_turn and (number is None or number < turns.stop)
+            if (due or number in turns) and call["policy"] != "readOnly":
                 raise Diverged(
-                    f"an earlier attempt of this turn made the call {id!r}, and this attempt did not: what decides about a call "
-                    "belongs into `turn.step`. If it shall stay as it is, name it in `run.accept`"
+                    f"an earlier try of this turn made the call {id!r}, and this one did not: what decides about a call belongs "
+                    "into `turn.step`. If it shall stay as it is, name it in `run.accept`"
                 )
 
     def has_open(self) -> bool:
@@ -155,7 +175,7 @@ class Calls:
     def settle(self, id: str, outcome: str, reason: str, result: Any) -> None:
         """Records what was found out about an uncertain call."""
         self._transport.send(f"{_path(id)}/settle", {"outcome": outcome, "reason": reason, "result": result})
-        self._inherited.pop(id, None)
+        self._note_end(id, outcome)
 
     def with_keys(self, calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The calls of a plan, each with its default key unless it has another."""
@@ -204,6 +224,14 @@ class Calls:
 
     def _send_result(self, id: str, claim: _Claim, outcome: str, result: Any) -> None:
         self._transport.send(f"{_path(id)}/complete", {"claimId": claim.id, "outcome": outcome, "result": result})
+        self._note_end(id, outcome)
+
+    def _note_end(self, id: str, outcome: str) -> None:
+        """The call is over."""
+        self._claims.pop(id, None)
+        call = self._inherited.pop(id, None) or self._made.get(id)
+        if call is not None:
+            self._made[id] = {**call, "state": outcome}
 
 
 def _content(call: Mapping[str, Any]) -> tuple[str, str, str]:

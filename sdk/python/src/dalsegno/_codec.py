@@ -1,12 +1,14 @@
 """The typed state of a run: how it is made, and how it is read back from JSON.
 
 A type is `dict`, `list`, a `TypedDict`, a dataclass, or a class with pydantic's `model_validate`, which this package
-does not import. Fields that a dataclass does not know are ignored, so that an older program reads a newer state.
+does not import. Fields that a dataclass does not know are ignored, so that an older program reads a newer state. A member
+of a union is the class with the same fields as the JSON object, or else the only class that knows all of its fields.
 """
 
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import enum
 import itertools
@@ -59,7 +61,7 @@ def decode(kind: Any, value: Any) -> Any:
         return tuple(decode(item_kind, item) for item_kind, item in zip(each, _items(value)))
     if origin in (dict, collections.abc.Mapping) and isinstance(value, dict):
         members: dict[str, Any] = typing.cast("dict[str, Any]", value)
-        return {name: decode(arguments[1], item) for name, item in members.items()}
+        return {_decode_key(arguments[0], name): decode(arguments[1], item) for name, item in members.items()}
     if not isinstance(kind, type):
         return value
     if hasattr(kind, "model_validate"):
@@ -78,24 +80,63 @@ def _items(value: Any) -> list[Any]:
     return items
 
 
+def _decode_key(kind: Any, name: str) -> Any:
+    """The key of a dict from the name of a member: JSON has numbers, truth values and enums there as text."""
+    if kind in (int, float, bool):
+        return kind(json.loads(name))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        texts = {it.value if isinstance(it.value, str) else json.dumps(it.value): it for it in kind}
+        return texts.get(name, name)
+    return name
+
+
 def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    """The first alternative that can hold the value."""
-    if value is None:
-        return None
+    """The alternative that fits best. Of plain types it is the first that can hold the value.
+
+    Errors: `TypeError` where it is an object, and no class knows its fields, or more than one.
+    """
+    found: list[tuple[int, Any]] = []
     for kind in kinds:
-        if kind is not type(None) and _may_hold(kind, value):
-            try:
-                return decode(kind, value)
-            except (TypeError, ValueError):
-                continue
-    return value
+        if rank := _rank(kind, value):
+            with contextlib.suppress(TypeError, ValueError):
+                found.append((rank, decode(kind, value)))
+    best = max((rank for rank, _ in found), default=_NONE)
+    fitting = [decoded for rank, decoded in found if rank == best]
+    if best >= _KNOWS and len(fitting) > 1 or not fitting and isinstance(value, dict):
+        names = " | ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+        raise TypeError(f"an object with the fields {sorted(_names(value))}: which of {names} is it?")
+    return fitting[0] if fitting else value
 
 
-def _may_hold(kind: Any, value: Any) -> bool:
+_NONE, _PLAIN, _KNOWS, _SAME = range(4)
+"""How an alternative fits: not at all; it is no class; a class that knows all fields; a class with the same fields."""
+
+
+def _rank(kind: Any, value: Any) -> int:
     plain = typing.get_origin(kind) or kind
-    if plain in (str, int, float, bool, list, dict):
-        return isinstance(value, plain)
-    return True
+    if plain in (str, int, float, bool, list, dict, types.NoneType):
+        return _PLAIN if isinstance(value, plain) else _NONE
+    fields = _fields(kind)
+    if fields is None:
+        return _PLAIN
+    if not isinstance(value, dict):
+        return _NONE
+    names = _names(value)
+    return _SAME if names == fields else _KNOWS if names <= fields else _NONE
+
+
+def _fields(kind: Any) -> set[str] | None:
+    """The names of a class's fields; `None` where it says none, or has other names in JSON."""
+    kind_of: Any = kind
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return {field.name for field in dataclasses.fields(kind)}
+    model: dict[str, Any] = getattr(kind_of, "model_fields", {})
+    aliased = any(getattr(field, "alias", None) for field in model.values())
+    return {*model} if model and not aliased else None
+
+
+def _names(value: Any) -> set[str]:
+    return set(value)
 
 
 def hints(function: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class Raw:
 
 
 def dumps(value: Any) -> str:
-    """A value as JSON. Dataclasses and pydantic models become objects, wherever they are in the value.
+    """A value as JSON. Dataclasses and pydantic models become objects, and enums their values, wherever they are.
 
     Errors: `TypeError` or `ValueError` where the value cannot be written as JSON.
     """
@@ -45,6 +46,8 @@ def _plain(value: Any) -> Any:
     """An object that is not JSON, as one level of JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
     dump: Any = getattr(value, "model_dump", None)
     if dump is not None:
         return dump(mode="json")

@@ -1,9 +1,19 @@
-"""The ids that the client makes for calls, steps and waits: a turn, a name, and an ordinal."""
+"""The ids that the client makes for calls, steps and waits: a turn, a name, and an ordinal.
+
+What is done between two turns has `before-N` in the place of the turn. So it has other ids than the same in turn N.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
+
+
+def turn_of(id: str) -> int | None:
+    """The turn of the agent that an id begins with; `None` where it begins with something else."""
+    number = re.match(r"(?:before-)?(\d+)\.", id)
+    return int(number[1]) if number else None
 
 
 @dataclass(slots=True, eq=False)

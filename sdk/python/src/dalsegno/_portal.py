@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import sys
 import threading
@@ -32,14 +33,49 @@ class Portal:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dalsegno")
+        self._leave: SystemExit | None = None  # what a request has raised, until somebody gets it
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs the function in the thread, and returns its result. It may be cancelled; the function runs all the same."""
-        future = asyncio.wrap_future(self.submit(function, *args, **kwargs))
+        """Runs the function in the thread, and returns its result. It may be cancelled; the function runs all the same.
+
+        If it then ends the process, each later call raises that.
+        """
+        future = asyncio.wrap_future(self.submit(self._guarded, functools.partial(function, *args, **kwargs)))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             future.add_done_callback(_ignore)
+            raise
+        except SystemExit:
+            self._leave = None
+            raise
+
+    async def call_to_its_end(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `call`, but a cancel is raised when the function has ended, and only if it has raised nothing itself."""
+        future = asyncio.wrap_future(self.submit(self._guarded, functools.partial(function, *args, **kwargs)))
+        cancel: asyncio.CancelledError | None = None
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cancel = error
+        try:
+            result = future.result()
+        except SystemExit:
+            self._leave = None
+            raise
+        if cancel is not None:
+            raise cancel
+        return result
+
+    def _guarded(self, function: Callable[[], R]) -> R:
+        """The function, unless a request before it has ended the process."""
+        if self._leave is not None:
+            raise self._leave
+        try:
+            return function()
+        except SystemExit as leave:
+            self._leave = leave
             raise
 
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:

@@ -26,9 +26,6 @@ from dalsegno._waits import Answer
 if TYPE_CHECKING:
     from dalsegno._portal import Portal
 
-MAX_HELD_EVENTS = 500
-"""Turns that are held back are committed early above this number of events: a boundary may have 1,000."""
-
 AnyRun = TypeVar("AnyRun", bound="Run[Any]")
 
 
@@ -77,7 +74,7 @@ class Run(Waiting[S]):
         """The next turn, as a context manager: `with run.turn() as turn`. See `Turn`.
 
         Errors on entry: `Leave`, as `check`; `RuntimeError` while another turn is open. On exit: `Refused`, and
-        `Diverged` if an earlier attempt of the turn made a call that this one did not. Then the turn is not committed.
+        `Diverged` if an earlier try of the turn made a call that this one did not. Then the turn is not committed.
         """
         return Turn(self)
 
@@ -109,7 +106,7 @@ class Run(Waiting[S]):
         usage: what this boundary alone spent: `{"tokensIn", "tokensOut", "toolCalls", "costMicroUSD"}`.
         plan: commits the turn's plan; its result follows.
         calls: the calls of a plan: `[{"id", "policy", "arguments"}]`, each with a `"key"` if it shall have its own.
-        finish: ends the run: `{"outcome": "succeeded" | "failed", "reason", "message", "output"}`.
+        finish: ends the run: `{"outcome": "succeeded" | "failed", "reason", "message", "output"}`. Not in an open turn.
         records: operations that are applied with the boundary or not at all.
         open_calls: ids of started calls of this attempt that may stay without an outcome. Without them the boundary is
             refused while a call with the policy `probe` or `ask` has none. A finish or a park is refused even with
@@ -119,6 +116,8 @@ class Run(Waiting[S]):
         park: ids of waits. The boundary also ends the attempt until they are answered, as `Run.park` does, and this
             process leaves (`Parked`). `mode="any"`: until any of them is answered.
         """
+        if finish:
+            self._require_no_turn()
         self._flush()
         outcome: dict[str, Any] = {"finish": finish} if finish else {}
         if park is not None:
@@ -184,9 +183,9 @@ class Run(Waiting[S]):
         """Brings the unsettled calls of earlier attempts to their end, before the agent goes on.
 
         It adopts, and then it makes each call of a tool that has a probe, with its stored arguments: if the probe finds
-        the effect, its result is stored; if not, the tool runs. A tool is found by its name in the id of the call. A
-        framework that writes records while a turn is open calls this first, because the gateway accepts no records while
-        the outcome of a `probe` call is unknown.
+        the effect, its result is stored; if not, the tool runs. A tool is found by its name in the id of the call, so
+        calls with ids of your own are left to you. A framework that writes records while a turn is open calls this
+        first, because the gateway accepts no records while the outcome of a `probe` call is unknown.
 
         Returns the calls that are still unsettled, apart from `readOnly` ones: a person settles those with the policy
         `ask`, and code that knows the tool settles the others. Errors: whatever a probe or a tool raises, apart from
@@ -199,7 +198,7 @@ class Run(Waiting[S]):
         return self._unsettled()
 
     def accept(self, *ids: str) -> None:
-        """Says that this attempt knows of calls that an earlier attempt made in the open turn, and does not make them.
+        """Says that the agent knows of calls that an earlier try of the open turn made, and does not make them.
 
         Without it the turn ends with `Diverged`, because an effect would be forgotten.
         """
@@ -219,8 +218,10 @@ class Run(Waiting[S]):
         """Ends the run where there is no new state.
 
         outcome: `succeeded` or `failed`. reason: one CamelCase word. message: at most 1 KiB. output: JSON of at most
-        4 KiB. Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown.
+        4 KiB. Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown; `RuntimeError` in an open
+        turn, which `Turn.finish` ends with its commit.
         """
+        self._require_no_turn()
         finish = finish_fields(outcome, reason, message, output)
         if self._held:
             self._commit_held(Draft(finish=finish))
@@ -238,10 +239,6 @@ class Run(Waiting[S]):
         self._ordinals = Ordinals()
         self._attach(heartbeat)
         _current.enter(self)
-
-    def _unsettled(self) -> list[dict[str, Any]]:
-        unsettled = {call["id"] for call in self.unsettled_calls if call["policy"] not in ("readOnly", "retrySameKey")}
-        return [call for call in self._calls.inherited() if call["id"] in unsettled]
 
     def _judge_again(self, on_resume: Callable[[Any, dict[str, Answer]], object] | None) -> Any:
         """Calls `on_resume` if the run goes on from a checkpoint or from waits; returns what it returns."""
@@ -264,31 +261,54 @@ class Run(Waiting[S]):
             raise RuntimeError("a turn is open: a run has one turn at a time")
         self.check()
         turn.number, self._turn = self.next_turn, turn
-        self._ordinals.clear()
+        self._calls.begin_turn()
 
-    def _close(self, turn: Turn[S], draft: Draft, good: bool) -> None:
-        """Commits an open turn, or holds it back; takes the state back where that fails."""
+    def _require_no_turn(self) -> None:
+        if self._turn is not None:
+            raise RuntimeError("a turn is open: use `turn.finish`")
+
+    def _abandon(self, turn: Turn[S]) -> None:
+        """Nobody awaits any more that this turn is open."""
+        if self._turn is turn:
+            self._turn = None
+
+    def _close(self, turn: Turn[S], draft: Draft, text: str | None) -> None:
+        """Commits an open turn with this state, or holds it back. Without a state, or if that fails, it drops the turn."""
         self._turn = None
         self._ordinals.clear()
+        if text is None:
+            return self._drop_turn()
         try:
-            if good:
-                self._keep(_json.dumps(self.state), draft)
+            self._keep(text, draft)
         except BaseException:
-            self._restore()
+            self._drop_turn()
             raise
-        if not good:
-            self._restore()
+
+    def _drop_turn(self) -> None:
+        self._calls.drop_turn()
+        self._restore()
 
     def _keep(self, text: str, draft: Draft) -> None:
-        pending = self._pending.merged(draft)
-        if self._held + 1 >= self._every or draft.finish or len(pending.events) > MAX_HELD_EVENTS:
-            self._calls.require_repeated(self._open_turn)
+        gateway_turn, first = self._open_turn, self.next_turn - self._held
+        pending = self._merge(text, draft)
+        if self._held + 1 >= self._every or draft.finish or not pending.fits(text):
+            self._calls.require_repeated(gateway_turn, range(first, self.next_turn + 1))
             self._send_draft(self.next_turn, text, pending)
         else:
             self._pending, self._saved = pending, text
             self._held += 1
             self.next_turn += 1
             self.planned = False
+
+    def _merge(self, text: str, draft: Draft) -> Draft:
+        """The draft behind what is held back. If one boundary cannot have both, what is held back is committed first."""
+        if self._every > 1:
+            draft.measure()
+        pending = self._pending.merged(draft)
+        if self._held and not pending.fits(text):
+            self._flush()
+            pending = self._pending.merged(draft)
+        return pending
 
     def _flush(self) -> None:
         """Commits turns that are held back, as the last good turn left them."""
@@ -299,8 +319,12 @@ class Run(Waiting[S]):
         """The boundary holds the turns up to the last good one. `next_turn` stays: its turn may be open."""
         self._send_draft(self.next_turn - 1, self._saved, self._pending.merged(draft))
 
-    def _commit_plan(self, draft: Draft) -> None:
-        self._send_draft(self.next_turn, _json.dumps(self.state), self._pending.merged(draft), plan=True)
+    def _commit_plan(self, draft: Draft, text: str) -> None:
+        """Commits a plan, with the turns that are held back, unless the first of these has a committed plan already."""
+        if self.head and self.head.boundary == "plan":
+            self._flush()
+        self._send_draft(self.next_turn, text, self._merge(text, draft), plan=True)
+        self._calls.begin_turn()
 
     def _send_draft(self, turn: int, text: str | None, draft: Draft, plan: bool = False) -> None:
         fields = {
@@ -366,8 +390,9 @@ class Run(Waiting[S]):
             self._turn._take(messages)
 
     def _slot(self, name: str) -> Slot:
-        """An id in this turn, which the call with this name has until its outcome is known."""
-        return self._ordinals.take(f"{self.next_turn}.{name}")
+        """An id in this turn, or before it, which the call with this name has until its outcome is known."""
+        place = f"{self.next_turn}" if self._turn is not None else f"before-{self.next_turn}"
+        return self._ordinals.take(f"{place}.{name}")
 
     def _next_id(self, name: str) -> str:
         slot = self._slot(name)

@@ -50,8 +50,9 @@ def tool(
         result if the call took effect, and raises `CallFailed` if it did not: then the function runs again, with the
         same key. Whatever else it raises passes through, and the outcome stays unknown.
     id: a function with the same parameters but `key`, which returns the call's id. By default the id is
-        `TURN.NAME.HASH.K`: HASH is of the arguments, and K counts the calls with these arguments in the turn, from 0. A
-        call that is made again after an exception, while its outcome is unknown, is the same call.
+        `TURN.NAME.HASH.K`: HASH is of the arguments, and K counts the calls with these arguments in the turn, from 0.
+        Between two turns it is `before-TURN`, with the number of the next one. A call that is made again after an
+        exception, while its outcome is unknown, is the same call.
 
     If the function has a parameter `key`, it gets the call's key. For type checkers give it a default: `key: str = ""`.
     Arguments and result are JSON, dataclasses or pydantic models. An annotated result type is decoded.
@@ -130,6 +131,11 @@ class Tool(Generic[P, R]):
             slot = run._slot(f"{self.name}.{digest}")
         id = run._anew(slot.id) if self.policy == "readOnly" else slot.id
         return BoundCall(self, run, slot, id, given.arguments, arguments)
+
+    def has_made(self, call: Mapping[str, Any]) -> bool:
+        """Whether a stored call is one of this tool, with an id that was made of its name."""
+        made = rf"(?:before-)?\d+\.{re.escape(self.name)}\.[0-9a-f]{{12}}\.\d+"
+        return re.fullmatch(made, call["id"]) is not None
 
     def rebind(self, run: Run[Any], call: Mapping[str, Any]) -> BoundCall:
         """The call of an earlier attempt, with its stored arguments as the function is annotated."""
@@ -220,13 +226,13 @@ class BoundCall:
 
 
 def stored_calls(run: Run[Any]) -> list[BoundCall]:
-    """The unsettled calls of earlier attempts that have a probe: the second part of a call's id is the tool's name."""
+    """The unsettled calls of earlier attempts that have a probe. The whole id of a call says which tool has made it."""
     return [
         known.rebind(run, call)
         for call in run._calls.inherited()
         if call["policy"] == "probe" and call["state"] == "started"
-        for name, known in _tools.items()
-        if known.probe is not None and call["id"].partition(".")[2].startswith(f"{name}.")
+        for known in _tools.values()
+        if known.probe is not None and known.has_made(call)
     ]
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from dalsegno import _codec, _json
+from dalsegno import _codec, _json, _records
 from dalsegno._calls import Begun
 from dalsegno._codec import S
 from dalsegno._errors import DeferredLeave
 from dalsegno._inbox import Message
 from dalsegno._ordinals import Slot
 from dalsegno._records import Operation
+from dalsegno._wire import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
     from dalsegno._run import Run
@@ -22,6 +23,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 USAGE = ("tokensIn", "tokensOut", "toolCalls", "costMicroUSD")
+
+MAX_IN_BOUNDARY = 1_000
+"""Events, records and messages that one boundary may have of each."""
+
+FRAME_BYTES = 64 << 10
+"""Room in a boundary's body for what is neither state, nor event, nor record."""
 
 
 @dataclass(slots=True)
@@ -33,6 +40,17 @@ class Draft:
     records: list[Operation] = field(default_factory=list[Operation])
     inbox: list[int] = field(default_factory=list[int])
     finish: dict[str, Any] | None = None
+    size: int = 0
+    """The bytes of the events and the records, where `measure` has counted them."""
+
+    def measure(self) -> None:
+        """Counts the bytes."""
+        self.size = len(_json.dumps(self.events)) + len(_json.dumps(_records.encode(self.records)))
+
+    def fits(self, text: str) -> bool:
+        """Whether one boundary can have this, and the state with this JSON text."""
+        longest = max(len(self.events), len(self.records), len(self.inbox))
+        return longest <= MAX_IN_BOUNDARY and self.size + len(text) + FRAME_BYTES <= MAX_BODY_BYTES
 
     def merged(self, later: Draft) -> Draft:
         """Both, in order."""
@@ -43,6 +61,7 @@ class Draft:
             self.records + later.records,
             self.inbox + [it for it in later.inbox if it not in self.inbox],
             later.finish or self.finish,
+            self.size + later.size,
         )
 
 
@@ -92,7 +111,11 @@ class Turn(Generic[S]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run._close(self, self._draft, good=kind is None)
+        text: str | None = None
+        try:
+            text = None if kind is not None else _json.dumps(self._run.state)
+        finally:
+            self._run._close(self, self._draft, text)
         if leave := DeferredLeave.find(error):
             raise leave
 
@@ -122,8 +145,15 @@ class Turn(Generic[S]):
         After a crash the turn begins with this state and with `planned`, so skip then what came before. A turn without
         a plan is replayed from its start, which is enough for most agents.
         """
-        self._run._commit_plan(self._draft)
-        self._draft = Draft()
+        self._plan(_json.dumps(self._run.state))
+
+    def _plan(self, text: str) -> None:
+        draft, self._draft = self._draft, Draft()
+        try:
+            self._run._commit_plan(draft, text)
+        except BaseException:
+            self._draft = draft.merged(self._draft)
+            raise
 
     def event(self, value: Any) -> None:
         """Stores an event with the turn, for people to read: any JSON, at most 1,000 in a boundary."""

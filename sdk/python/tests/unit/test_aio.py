@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
+import threading
 import time
 from typing import Any
 
@@ -214,3 +216,133 @@ def test_a_tool_of_a_synchronous_run_may_be_awaited(dalsegno_gateway: MemoryGate
     with dalsegno.attach(heartbeat=False, sigterm=False) as run:
         assert asyncio.run(call_tool(run, pay, (5,), {}))["cents"] == 5
         run.finish()
+
+
+def test_a_cancelled_await_whose_request_leaves_ends_the_run_all_the_same(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach() as run:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(run.approval("buy", 1, title="Buy?", linger=0.5), 0.1)
+            await run.space("s").put("k", 1)
+            raise AssertionError("the run is parked")
+
+    with pytest.raises(dalsegno.Parked):
+        asyncio.run(agent())
+
+
+def test_a_run_that_is_left_after_such_a_cancel_raises_what_ended_it(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach() as run:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(run.approval("buy", 1, title="Buy?", linger=0.5), 0.1)
+            raise Crash
+
+    with pytest.raises(dalsegno.Parked):
+        asyncio.run(agent())
+
+
+def test_a_cancel_while_a_turn_is_being_opened_leaves_none_open(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach() as run:
+            blocked = threading.Event()
+            run._portal.submit(blocked.wait)
+
+            async def turn() -> None:
+                async with run.turn():
+                    raise AssertionError("it was cancelled before")
+
+            task = asyncio.ensure_future(turn())
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            blocked.set()
+            async with run.turn() as next_turn:
+                next_turn.finish()
+
+    asyncio.run(agent())
+    assert dalsegno_gateway.finish
+
+
+def test_a_store_that_is_away_at_the_commit_ends_the_process_and_not_the_loop(
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a task that is not the main one, a SystemExit stops the loop, and the agent sees a cancel."""
+    seen: list[str] = []
+
+    async def agent() -> None:
+        try:
+            async with await attach() as run:
+                monkeypatch.setattr(run.sync, "_keep", lambda *_: leaves())
+                async with run.turn():
+                    pass
+        except dalsegno.StoreUnavailable as leave:
+            await asyncio.sleep(0)
+            seen.append(leave.message)
+            raise
+
+    with pytest.raises(dalsegno.StoreUnavailable):
+        asyncio.run(agent())
+    assert seen == ["away"]
+
+
+def leaves() -> None:
+    raise dalsegno.StoreUnavailable("away")
+
+
+def test_a_cancel_hides_no_error_of_the_commit(dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def agent() -> None:
+        run = await attach()
+        began, goes_on = threading.Event(), threading.Event()
+
+        def keep(*_: Any) -> None:
+            began.set()
+            goes_on.wait()
+            raise Diverged("forgotten")
+
+        monkeypatch.setattr(run.sync, "_keep", keep)
+
+        async def turn() -> None:
+            async with run.turn():
+                pass
+
+        task = asyncio.ensure_future(turn())
+        await asyncio.to_thread(began.wait)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()  # once more: the end of the commit is awaited all the same
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        goes_on.set()
+        with pytest.raises(Diverged):
+            await task
+        monkeypatch.undo()
+        await run.finish()
+
+    asyncio.run(agent())
+
+
+@pytest.mark.parametrize("plan", [False, True])
+def test_a_turn_commits_the_state_as_it_was_at_its_end(dalsegno_gateway: MemoryGateway, plan: bool) -> None:
+    async def agent() -> None:
+        run = await attach()
+        blocked = threading.Event()
+
+        async def writes_later() -> None:
+            await asyncio.sleep(0.05)
+            run.state["n"] = "of another task"
+            blocked.set()
+
+        task = asyncio.ensure_future(writes_later())
+        with contextlib.suppress(Crash):
+            async with run.turn() as turn:
+                run.state["n"] = "of the turn"
+                run._portal.submit(blocked.wait)
+                if plan:
+                    await turn.plan()
+                    raise Crash
+        await task
+        assert dalsegno_gateway.state == {"n": "of the turn"}
+        await run.finish()
+
+    asyncio.run(agent())

@@ -17,6 +17,15 @@ from test_turn import in_process
 
 class Color(enum.Enum):
     RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    HIGH = 2
+
+
+class Name(str, enum.Enum):
+    ANN = "ann"
 
 
 @dataclass
@@ -34,6 +43,10 @@ class State:
     maybe: Optional[Item] = None
     either: Union[int, Item, None] = None
     anything: Any = None
+    by_number: dict[int, Item] = field(default_factory=dict)
+    named: dict[Name, int] = field(default_factory=dict)
+    by_level: dict[Level, int] = field(default_factory=dict)
+    by_flag: dict[bool, float] = field(default_factory=dict)
 
 
 class Typed(TypedDict, total=False):
@@ -60,18 +73,84 @@ def there_and_back(kind: Any, value: Any) -> Any:
 
 
 def test_a_dataclass_comes_back_with_what_it_holds() -> None:
-    one = Item("a")
+    one = Item("a", Color.BLUE)
     state = State([one], {"a": one}, (1, one), (one, one), one, one, {"x": [1]})
-    text = _json.dumps(dataclass_with_values(state))
-    back = Codec(State).decode(text)
+    state.by_number, state.by_flag = {1: one, -2: one}, {True: 0.5, False: 1.5}
+    state.named, state.by_level = {Name.ANN: 1}, {Level.HIGH: 1}
+    back = there_and_back(State, state)
     assert back == state and isinstance(back.items[0].color, Color)
+    assert isinstance([*back.named][0], Name) and isinstance([*back.by_level][0], Level)
     assert Codec(State).decode('{"either": 3}').either == 3
     assert Codec(State).fresh() == State()
 
 
-def dataclass_with_values(state: State) -> Any:
-    """The state with enums as JSON has them: an agent's enum is a `str` too, or is written by its value."""
-    return json.loads(json.dumps(state, default=lambda it: it.value if isinstance(it, Color) else vars(it)))
+def test_an_enum_is_its_value() -> None:
+    assert _json.canonical({"color": Color.RED, "level": Level.HIGH}) == '{"color":"red","level":2}'
+
+
+@dataclass
+class Created:
+    at: str = ""
+
+
+@dataclass
+class Paid:
+    cents: int = 0
+
+
+@dataclass
+class Refunded:
+    cents: int = 0
+    reason: str = ""
+
+
+@dataclass
+class Repaid:
+    cents: int = 0
+    reason: str = ""
+
+
+@dataclass
+class Order:
+    last: Created | Paid | Refunded | None = None
+    other: Refunded | Repaid | int | None = None
+    open: Paid | dict[str, Any] | None = None
+    plain: Paid | int | str | tuple[int, ...] | None = None
+
+
+@pytest.mark.parametrize("last", [Created("now"), Paid(5), Refunded(5, "late"), None])
+def test_a_member_of_a_union_comes_back_as_itself(last: Any) -> None:
+    assert there_and_back(Order, Order(last)) == Order(last)
+
+
+@pytest.mark.parametrize(
+    "state", [{"last": {"amount": 5}}, {"last": {}}, {"other": {"cents": 5}}, {"other": {"cents": 5, "reason": "a"}}]
+)
+def test_a_value_that_is_no_or_several_members_of_a_union_is_an_error(state: Any) -> None:
+    with pytest.raises(TypeError, match="which of"):
+        Codec(Order).decode(json.dumps(state))
+
+
+def test_a_member_without_its_newer_fields_and_a_member_that_is_any_object_are_found() -> None:
+    assert Codec(Order).decode('{"last": {"reason": "late"}}').last == Refunded(0, "late")
+    assert Codec(Order).decode('{"open": {"amount": 5}}').open == {"amount": 5}
+    assert Codec(Order).decode('{"open": {"cents": 5}}').open == Paid(5)
+
+
+def test_a_model_in_a_union_is_told_by_its_fields() -> None:
+    class Other(Model):
+        model_fields = {"m": None}
+
+    class Numbered(Model):
+        model_fields = {"n": None}
+
+    assert isinstance(decode(Other | Numbered, {"n": 7}), Numbered)
+    assert isinstance(decode(Union[Other, Model], {"n": 7}), Model), "it says no fields, and reads the value"
+
+
+@pytest.mark.parametrize("value", [1, "a", (1, 2)])
+def test_a_plain_member_of_a_union_comes_back(value: Any) -> None:
+    assert there_and_back(Order, Order(plain=value)) == Order(plain=value)
 
 
 def test_fields_that_the_program_does_not_know_are_ignored_and_missing_ones_have_their_default() -> None:

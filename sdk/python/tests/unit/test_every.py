@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 import dalsegno
+from dalsegno import Operation
 from dalsegno.testing.memory import MemoryGateway
 from test_turn import Crash, in_process, pay
 
@@ -112,3 +116,123 @@ def test_a_plan_commits_what_is_held_back_before_it(dalsegno_gateway: MemoryGate
         with run.turn() as turn:
             turn.finish()
     assert dalsegno_gateway.rows.head and dalsegno_gateway.rows.head["boundary"] == "result"
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda turn: [turn.event(n) for n in range(600)],
+        lambda turn: turn.record(*(Operation.put("s", f"{turn.number}-{n}", n) for n in range(600))),
+        lambda turn: turn.event("x" * (9 << 20)),
+        lambda turn: [turn.record(Operation.put("s", f"{turn.number}-{n}", "x" * (3 << 20))) for n in range(3)],
+    ],
+)
+def test_turns_that_do_not_fit_into_one_boundary_get_two(
+    dalsegno_gateway: MemoryGateway, fill: Callable[[Any], object]
+) -> None:
+    with in_process(every=9) as run:
+        for held_at_end in 1, 1, 2:
+            with run.turn() as turn:
+                if turn.number != 3:
+                    fill(turn)
+                run.state["n"] = turn.number
+            assert run._held == held_at_end
+        assert (count(dalsegno_gateway), dalsegno_gateway.state) == (1, {"n": 1})
+        run.finish()
+    assert dalsegno_gateway.state == {"n": 3} and run.next_turn == 4
+
+
+def test_a_state_that_does_not_fit_beside_held_turns_gets_a_boundary_of_its_own(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process(every=9) as run:
+        with run.turn() as turn:
+            turn.event("x" * (9 << 20))
+        with run.turn():
+            run.state["n"] = "x" * (9 << 20)
+        assert (count(dalsegno_gateway), len(dalsegno_gateway.events)) == (1, 1)
+        run.finish()
+    assert len(dalsegno_gateway.state["n"]) == 9 << 20
+
+
+def test_a_turn_that_is_too_large_by_itself_is_refused_and_holds_nothing_up(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process(every=9) as run:
+        with run.turn():
+            run.state["n"] = 1
+        with pytest.raises(dalsegno.Refused, match="TOO_LARGE"), run.turn() as turn:
+            run.state["n"] = 2
+            turn.event("x" * (17 << 20))
+        with run.turn() as turn:
+            assert (turn.number, run.state) == (2, {"n": 1})
+            run.state["n"] = 2
+        run.finish()
+    assert dalsegno_gateway.state == {"n": 2}
+
+
+def test_a_plan_after_a_plan_whose_turn_is_held_back(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process(every=9) as run:
+        for number in 1, 2, 3:
+            with run.turn() as turn:
+                run.state["planned"] = number
+                turn.plan()
+                run.state["done"] = number
+        run.finish()
+    assert dalsegno_gateway.state == {"planned": 3, "done": 3} and run.next_turn == 4
+
+
+@pytest.mark.parametrize("forgets", [0, 2, 3])
+def test_an_attempt_may_commit_more_often_than_the_one_before(dalsegno_gateway: MemoryGateway, forgets: int) -> None:
+    def loop(every: int, crash_at: int = 0, forgets: int = 0) -> None:
+        with in_process(every=every) as run:
+            while run.next_turn <= 3:
+                with run.turn() as turn:
+                    if turn.number != forgets:
+                        pay(turn.number)
+                    if turn.number == crash_at:
+                        raise Crash
+            run.finish()
+
+    with pytest.raises(Crash):
+        loop(every=3, crash_at=3)
+    dalsegno_gateway.start_attempt()
+    if forgets:
+        with pytest.raises(dalsegno.Diverged, match=f"'{forgets}.pay"):
+            loop(every=1, forgets=forgets)
+        assert dalsegno_gateway.rows.head and dalsegno_gateway.rows.head["turn"] == forgets - 1
+    else:
+        loop(every=1)
+        assert dalsegno_gateway.finish and len(dalsegno_gateway.calls) == 3
+
+
+def test_a_limit_does_not_fail_on_a_call_of_an_earlier_attempt(dalsegno_gateway: MemoryGateway) -> None:
+    def dies(key: str, arguments: Any) -> None:
+        raise Crash
+
+    with pytest.raises(Crash), in_process() as run:
+        run.call("a", policy="probe", tool=dies)
+    dalsegno_gateway.start_attempt()
+    with pytest.raises(dalsegno.AtLimit), in_process(every=9) as run:
+        with run.turn():
+            run.state["n"] = 1
+        run.at_limit = True
+        run.check()
+
+
+@pytest.mark.parametrize("of_earlier_attempt", [False, True])
+def test_sigterm_with_an_open_call_drops_what_is_held_back(
+    dalsegno_gateway: MemoryGateway, of_earlier_attempt: bool
+) -> None:
+    def dies(key: str, arguments: Any) -> None:
+        raise Crash
+
+    if of_earlier_attempt:
+        with pytest.raises(Crash), in_process() as run:
+            run.call("a", policy="probe", tool=dies)
+        dalsegno_gateway.start_attempt()
+    with pytest.raises(dalsegno.Stopping), in_process(every=9) as run:
+        with run.turn():
+            run.state["n"] = 1
+        if not of_earlier_attempt:
+            with pytest.raises(Crash):
+                run.call("a", policy="ask", tool=dies)
+        run._termination._received.put(None)
+        run.check()
+    assert count(dalsegno_gateway) == 0

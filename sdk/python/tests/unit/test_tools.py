@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -98,8 +100,8 @@ def test_the_id_is_of_the_turn_the_name_and_the_content(dalsegno_gateway: Memory
         pay(7)
         run.finish()
     ids = [call.id for call in dalsegno_gateway.calls]
-    assert all(re.fullmatch(r"[12]\.pay\.[0-9a-f]{12}\.[01]", id) for id in ids)
-    assert ids[1] == ids[0][:-1] + "1" and len({*ids}) == 4 and ids[3].startswith("2.")
+    assert all(re.fullmatch(r"(1|before-2)\.pay\.[0-9a-f]{12}\.[01]", id) for id in ids)
+    assert ids[1] == ids[0][:-1] + "1" and len({*ids}) == 4 and ids[3].startswith("before-2.")
     run_id = dalsegno_gateway.environment["DALSEGNO_URL"].rpartition("/")[2]
     assert bank.entries == [f"{run_id}:{id}" for id in ids]
     assert dalsegno_gateway.calls[0].arguments == {"cents": 5, "to": "ann"}
@@ -147,12 +149,13 @@ def test_a_probe_finds_out(dalsegno_gateway: MemoryGateway, took_effect: bool) -
     assert [call.state for call in dalsegno_gateway.calls] == ["completed"]
 
 
+@pytest.mark.parametrize("in_turn", [True, False])
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
-    dalsegno_gateway: MemoryGateway, took_effect: bool
+    dalsegno_gateway: MemoryGateway, took_effect: bool, in_turn: bool
 ) -> None:
     bank.crash = True
-    with pytest.raises(Crash), in_process() as run, run.turn():
+    with pytest.raises(Crash), in_process() as run, run.turn() if in_turn else nullcontext():
         probed(5)
     bank.crash = False
     if not took_effect:
@@ -164,10 +167,45 @@ def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
         assert refused.value.code == "UNSETTLED_CALLS"
         assert run.recover() == []
         run.space("s").put("k", 1)
+        if not in_turn:
+            assert probed(5) == ("found 5" if took_effect else "receipt 0")
+            run.finish()
+            return
         with run.turn() as turn:
             assert probed(5) == ("found 5" if took_effect else "receipt 0")
             turn.finish()
     assert len(bank.entries) == 1
+
+
+def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway: MemoryGateway) -> None:
+    asked: list[str] = []
+
+    def probe_of(name: str) -> Any:
+        def probe(cents: int, *, key: str) -> str:
+            asked.append(name)
+            return name
+
+        return probe
+
+    def crashes(cents: int) -> str:
+        raise Crash
+
+    tools = [
+        tool(policy="probe", name=name, probe=probe_of(name))(crashes)
+        for name in ("shop", "shop.more", "more")
+    ]
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        for id in "1.shop.aaaaaaaaaaaa.0.x", "shop.more.aaaaaaaaaaaa.0":
+            with pytest.raises(Crash):
+                run.call(id, policy="probe", arguments={"cents": 5}, tool=lambda *_: raise_crash())
+        tools[1](5)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert [call["id"] for call in run.recover()] == ["1.shop.aaaaaaaaaaaa.0.x", "shop.more.aaaaaaaaaaaa.0"]
+        assert asked == ["shop.more"] and dalsegno_gateway.calls[2].result == "shop.more"
+        for call in run.recover():
+            run.settle(call["id"], "failed", "looked")
+        run.finish()
 
 
 def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:
@@ -179,6 +217,52 @@ def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> N
         run.settle("unknown", "failed", "looked")
         assert run.recover() == []
         run.finish()
+
+
+def test_a_probe_that_raised_is_asked_again_by_the_next_recover(dalsegno_gateway: MemoryGateway) -> None:
+    answers: Iterator[str | Crash] = iter([Crash(), "found"])
+
+    def probe(cents: int) -> str:
+        answer = next(answers)
+        if isinstance(answer, Crash):
+            raise answer
+        return answer
+
+    @tool(policy="probe", probe=probe)
+    def flaky(cents: int) -> str:
+        raise Crash
+
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        flaky(5)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with pytest.raises(Crash):
+            run.recover()
+        assert run.recover() == [] and dalsegno_gateway.calls[0].result == "found"
+        run.accept(dalsegno_gateway.calls[0].id)
+        run.finish()
+
+
+@pytest.mark.parametrize("how", ["complete", "settle"])
+def test_a_call_that_was_ended_by_hand_stops_no_limit_and_no_suspend(dalsegno_gateway: MemoryGateway, how: str) -> None:
+    def dies(key: str, arguments: Any) -> None:
+        raise Crash
+
+    with pytest.raises(dalsegno.Suspended), in_process() as run:
+        with pytest.raises(Crash):
+            run.call("a", policy="probe", tool=dies)
+        if how == "complete":
+            run.complete("a", "completed", 7)
+        else:
+            run.settle("a", "completed", "looked", 7)
+        run.at_limit = True
+        with pytest.raises(dalsegno.AtLimit):
+            run.check()
+        run.at_limit = False
+        assert run.call("a", policy="probe", tool=dies) == 7
+        dalsegno_gateway.suspend()
+        run.suspending = True
+        run.check()
 
 
 def raise_crash() -> None:

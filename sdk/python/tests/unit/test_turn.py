@@ -74,6 +74,59 @@ def test_one_turn_is_open_at_a_time(dalsegno_gateway: MemoryGateway) -> None:
         run.finish()
 
 
+def test_a_run_is_not_finished_in_an_open_turn(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn() as turn:
+            run.state["n"] = 1
+            with pytest.raises(RuntimeError, match="a turn is open: use `turn.finish`"):
+                run.finish()
+            with pytest.raises(RuntimeError, match="a turn is open"):
+                run.commit(1, finish={"outcome": "succeeded"})
+            turn.finish()
+    assert dalsegno_gateway.state == {"n": 1} and dalsegno_gateway.finish
+
+
+def test_a_call_before_a_turn_is_another_one_than_the_same_call_in_it(dalsegno_gateway: MemoryGateway) -> None:
+    def calls(run: Run[Any]) -> list[str]:
+        before = [pay(5), pay(5)]
+        with run.turn() as turn:
+            inside = [pay(5), pay(5)]
+            if not dalsegno_gateway.rows.head and run.attempt == 1:
+                raise Crash
+        after = [pay(5)]
+        assert turn.number == 1
+        return before + inside + after
+
+    with pytest.raises(Crash), in_process() as run:
+        calls(run)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert len({*calls(run)}) == 5
+        run.finish()
+    ids = [call.id.split(".") for call in dalsegno_gateway.calls]
+    assert [(id[0], id[-1]) for id in ids] == [
+        ("before-1", "0"),
+        ("before-1", "1"),
+        ("1", "0"),
+        ("1", "1"),
+        ("before-2", "0"),
+    ]
+
+
+def test_a_call_before_a_turn_is_the_same_one_when_the_turn_failed(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        for crashes in True, False:
+            pay(5)
+            try:
+                with run.turn():
+                    if crashes:
+                        raise Crash
+            except Crash:
+                pass
+        run.finish()
+    assert len(dalsegno_gateway.calls) == 1
+
+
 def test_an_interrupted_turn_asks_no_step_and_runs_no_tool_again(dalsegno_gateway: MemoryGateway) -> None:
     asked: list[int] = []
 
@@ -137,13 +190,72 @@ def test_a_call_that_the_next_attempt_does_not_make_is_no_silent_loss(dalsegno_g
         raise Crash
     dalsegno_gateway.start_attempt()
     with in_process() as run:
-        with pytest.raises(Diverged, match="an earlier attempt of this turn made the call '1.pay"), run.turn():
+        with pytest.raises(Diverged, match="an earlier try of this turn made the call '1.pay"), run.turn():
             pay(6)
         [paid] = run.completed_calls
         with run.turn():
             run.accept(paid["id"])
+            pay(6)
         run.finish()
     assert dalsegno_gateway.finish
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+@pytest.mark.parametrize("over", [False, True])
+def test_a_turn_that_is_tried_again_in_the_same_process_forgets_no_effect(
+    dalsegno_gateway: MemoryGateway, replayed: bool, over: bool
+) -> None:
+    def call(key: str, cents: int) -> int:
+        if not over:
+            raise Crash
+        return cents
+
+    def turn_of(run: Run[Any], id: str) -> None:
+        with run.turn():
+            run.call(id, policy="retrySameKey", arguments=5, tool=call)
+            raise Crash
+
+    if replayed:
+        with pytest.raises(Crash), in_process() as run:
+            turn_of(run, "own")
+        dalsegno_gateway.start_attempt()
+    run = in_process()
+    with pytest.raises(Crash):
+        turn_of(run, "own")
+    with run:
+        with pytest.raises(Diverged, match="'own'"), run.turn():
+            pay(6)
+        over = True
+        with run.turn():
+            pay(6)
+            assert run.call("own", policy="retrySameKey", arguments=5, tool=call) == 5
+        with run.turn():
+            pass
+        run.finish()
+
+
+def test_what_was_done_before_a_failed_turn_need_not_be_done_again(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with run.turn():
+            pay(1)
+        pay(2)
+        with pytest.raises(Crash), run.turn():
+            pay(3)
+            raise Crash
+        with run.turn():
+            pay(3)
+        run.finish()
+
+
+def test_an_effect_that_was_accepted_need_not_be_made_again(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        with pytest.raises(Crash), run.turn():
+            pay(1)
+            raise Crash
+        run.accept(dalsegno_gateway.calls[0].id)
+        with run.turn():
+            pay(2)
+        run.finish()
 
 
 def test_a_plan_is_where_the_next_attempt_begins(dalsegno_gateway: MemoryGateway) -> None:

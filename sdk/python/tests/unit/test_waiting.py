@@ -90,7 +90,7 @@ def test_a_rate_limit_is_a_new_wait_each_time(dalsegno_gateway: MemoryGateway) -
     dalsegno_gateway.advance(91)
     dalsegno_gateway.start_attempt()
     park(dalsegno_gateway, lambda run: run.rate_limit("anthropic"))
-    assert [*dalsegno_gateway.rows.waits] == ["1.rateLimit.0.1", "1.rateLimit.0.2"]
+    assert [*dalsegno_gateway.rows.waits] == ["before-1.rateLimit.0.1", "before-1.rateLimit.0.2"]
 
 
 def test_lingering_gets_a_quick_answer_without_a_park(dalsegno_gateway: MemoryGateway) -> None:
@@ -135,3 +135,14 @@ def test_a_suspend_that_was_lifted_is_no_reason_to_leave(dalsegno_gateway: Memor
         run.suspend()
         assert not run.suspending
         run.finish()
+
+
+def test_a_message_in_a_turn_is_another_one_than_the_message_before_it(dalsegno_gateway: MemoryGateway) -> None:
+    dalsegno_gateway.send("one")
+    dalsegno_gateway.send("two")
+    with in_process() as run:
+        before = run.message()
+        with run.turn() as turn:
+            inside = run.message()
+            turn.finish()
+    assert before and inside and (before.value, inside.value) == ("one", "two")

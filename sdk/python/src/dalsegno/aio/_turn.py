@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from dalsegno import _codec
+from dalsegno import _codec, _json
 from dalsegno._codec import S
 from dalsegno._errors import DeferredLeave
 from dalsegno._portal import Portal
@@ -29,7 +29,6 @@ class AsyncTurn(Generic[S]):
         self.sync: Turn[S] = run.turn()
         """The turn below."""
 
-    plan = forwarded(Turn[Any].plan)
     take_messages = forwarded(Turn[Any].take_messages)
 
     @property
@@ -43,19 +42,28 @@ class AsyncTurn(Generic[S]):
         return self.sync.planned
 
     async def __aenter__(self) -> AsyncTurn[S]:
-        await self._portal.call(self._run._open, self.sync)
+        try:
+            await self._portal.call(self._run._open, self.sync)
+        except asyncio.CancelledError:
+            self._portal.submit(self._run._abandon, self.sync)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commits the turn. A cancel that comes meanwhile is raised when the commit is answered."""
-        closing = asyncio.ensure_future(self._portal.call(self._run._close, self.sync, self.sync._draft, kind is None))
-        try:
-            await asyncio.shield(closing)
-        except asyncio.CancelledError:
-            await asyncio.wait([closing])
-            raise
+        """Commits the turn with the state as it is now. A cancel that comes meanwhile is raised when the commit is
+        answered."""
+        text: str | None = None
+        refusal: Exception | None = None
+        if kind is None:
+            try:
+                text = _json.dumps(self._run.state)
+            except Exception as cannot_be_written:
+                refusal = cannot_be_written
+        await self._portal.call_to_its_end(self._run._close, self.sync, self.sync._draft, text)
+        if refusal is not None:
+            raise refusal
         if leave := DeferredLeave.find(error):
             raise leave
 
@@ -71,6 +79,10 @@ class AsyncTurn(Generic[S]):
             if step.begun.must_run:
                 result = await self._portal.call(self._run._end_step, step, await value_of(fn(*args, **kwargs)))
         return _codec.decode(_codec.return_type(fn), result)
+
+    async def plan(self) -> None:
+        """See `Turn.plan`."""
+        await self._portal.call(self.sync._plan, _json.dumps(self._run.state))
 
     def event(self, value: Any) -> None:
         """See `Turn.event`."""

@@ -21,7 +21,7 @@ from dalsegno.claude._cli import Cli
 from dalsegno.claude._hooks import WAIT_PREFIX, Hooks
 from dalsegno.claude._mirror import Mirror
 from dalsegno.claude._progress import Progress
-from dalsegno.claude._tools import Probe, SdkTool, Tools
+from dalsegno.claude._tools import Probe, SdkTool, Tools, tool_of
 from dalsegno.claude._transcript import Resume, ToolUse
 
 CONTINUE = "Continue from where you left off."
@@ -152,9 +152,9 @@ class Session:
         """
         await self._run.recover()
         for call in self._run.sync._calls.inherited():
-            prefix, _, rest = call["id"].partition(".")
-            name, _, id = rest.partition(".")
-            if (prefix, call["policy"], call["state"]) == ("claude", "retrySameKey", "started") and name in self._tools:
+            name, id = tool_of(call), call["id"].rpartition(".")[2]
+            open_call = (call["policy"], call["state"]) == ("retrySameKey", "started")
+            if open_call and name is not None and name in self._tools:
                 await self._tools.call(name, id, call["arguments"]["arguments"])
 
     async def _words_for(self, use: ToolUse) -> str | None:

@@ -71,7 +71,7 @@ class Tools:
                 raise ValueError(f"the tool {name!r} needs a policy: only its author knows what a crash leaves behind")
             self._check_hint(name, each, policies[name])
             function = _function(each, policies[name])
-            self._durable[name] = Tool(function, policies[name], name, probes.get(name), _call_id(name))
+            self._durable[name] = _Durable(function, policies[name], name, probes.get(name), _call_id(name))
         for server, own in tools.items():
             wrapped = [self._wrap(f"mcp__{server}__{each.name}", each) for each in own]
             self.servers[server] = create_sdk_mcp_server(server, tools=wrapped)
@@ -161,9 +161,22 @@ def _function(tool: SdkTool, policy: Policy) -> Callable[..., Awaitable[Result]]
     return function
 
 
+class _Durable(Tool[Any, Any]):
+    """A tool of `dalsegno.tool`, whose calls have ids that name the tool and the CLI's id of the call."""
+
+    def has_made(self, call: Mapping[str, Any]) -> bool:
+        """As `Tool.has_made`."""
+        return tool_of(call) == self.name or super().has_made(call)
+
+
 def _call_id(name: str) -> Callable[..., str]:
-    """The name is the second part, so that `Run.recover` finds the tool's probe."""
     return lambda *_, **__: f"claude.{name}.{_tool_use_id.get()}"
+
+
+def tool_of(call: Mapping[str, Any]) -> str | None:
+    """The name of the tool in the id of a stored call; `None` where no session has made it. The CLI's ids have no dot."""
+    prefix, _, name = call["id"].rpartition(".")[0].partition(".")
+    return name if prefix == "claude" else None
 
 
 async def never() -> NoReturn:
