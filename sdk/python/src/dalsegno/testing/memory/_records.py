@@ -8,92 +8,124 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dalsegno.testing.memory import _calls
-from dalsegno.testing.memory._rows import Problem, Rows, invalid, only, payload_in, payload_out
+from dalsegno.testing.memory._checks import (
+    PAGE,
+    RECORD_VALUE_BYTES,
+    Problem,
+    check_fields,
+    check_list,
+    check_payload,
+    check_record_name,
+    check_uuid,
+    check_word,
+    invalid,
+)
+from dalsegno.testing.memory._rows import Rows, payload_out
 
-PAGE = 1_000
 PAGE_BYTES = 4 << 20
-VALUE_BYTES = 4 << 20
+NEEDS = {"put": ["value"], "putIfAbsent": ["value"], "append": ["value", "entryId"], "delete": []}
 
 
-def write(rows: Rows, body: Mapping[str, Any], raw: bytes) -> dict[str, Any]:
+def write(rows: Rows, body: Mapping[str, Any], raw: bytes, bearer: str) -> dict[str, Any]:
     """Applies a batch, once."""
-    only(body, (), ["batchId", "operations"])
+    check_fields(body, (), ["batchId", "operations"])
+    check_uuid(body["batchId"], "`batchId`")
+    operations = check_list(body, "operations")
+    if not operations:
+        raise invalid("`operations` is empty: there is nothing to write")
+    check_operations(operations)
     digest = hashlib.sha256(raw).hexdigest()
+    rows.check_bearer(bearer)
     known = rows.batches.get(body["batchId"])
     if known == digest:
         return {"result": "duplicate"}
+    rows.refuse_over()
+    _calls.refuse_unsettled(rows)
     if known is not None:
         raise Problem(409, "CONFLICT", "this batch was written with other bytes")
-    if any(call.state == "keyRefused" or call.policy != "readOnly" for call in _calls.unsettled(rows)):
-        raise Problem(409, "UNSETTLED_CALLS", "the outcome of an earlier attempt's call is unknown")
-    apply(rows, body["operations"])
-    rows.batches[body["batchId"]] = digest
+    apply(rows, operations)
+    rows.batches = {**rows.batches, body["batchId"]: digest}
     return {"result": "ok"}
 
 
+def check_operations(operations: Iterable[Any]) -> None:
+    """Errors: `Problem`."""
+    for operation in operations:
+        if not isinstance(operation, dict) or len(operation) != 1:
+            raise invalid("an operation has one kind")
+        [(kind, fields)] = operation.items()
+        check_word(kind, NEEDS, "an operation")
+        check_fields(fields, (), ["space", "key", *NEEDS[kind]])
+        for name in {"space", "key", "entryId"} & {*fields}:
+            check_record_name(fields[name], f"a record's `{name}`")
+        if "value" in fields:
+            _check_size(check_payload(fields["value"]))
+
+
+def _check_size(value: Mapping[str, Any]) -> None:
+    if "bytes" in value:
+        size = len(value["bytes"]["base64"])
+    else:
+        text = json.dumps(value["json"], ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode("utf-8", "surrogatepass"))
+    if size > RECORD_VALUE_BYTES:
+        raise Problem(413, "TOO_LARGE", f"a value of {size} bytes")
+
+
 def apply(rows: Rows, operations: Iterable[Mapping[str, Any]]) -> None:
-    """Applies operations in their order. Errors: `Problem`, and then nothing is changed."""
-    operations = list(operations)
-    if len(operations) > PAGE:
-        raise invalid(f"a batch has at most {PAGE} operations")
+    """Applies operations, which were checked, in their order."""
     changed = dict(rows.records)
     for operation in operations:
-        if len(operation) != 1:
-            raise invalid("an operation has one kind")
-        kind, fields = next(iter(operation.items()))
-        needed = {"put": ["value"], "putIfAbsent": ["value"], "append": ["value", "entryId"], "delete": []}
-        if kind not in needed:
-            raise invalid(f"unknown operation {kind!r}")
-        only(fields, (), ["space", "key", *needed[kind]])
+        [(kind, fields)] = operation.items()
         place = (fields["space"], fields["key"])
-        for name in (*place, fields.get("entryId", "x")):
-            if not 1 <= len(name.encode()) <= 512:
-                raise invalid("a space, a key and an entry id have 1 to 512 bytes")
-        text = json.dumps(fields.get("value", {}).get("json"), ensure_ascii=False, separators=(",", ":"))
-        if len(text.encode("utf-8", "surrogatepass")) > VALUE_BYTES:
-            raise Problem(413, "TOO_LARGE", f"a value of {len(text)} characters")
-        _apply_one(rows, changed, place, kind, fields)
+        entries = changed.get(place, [])
+        if kind == "delete":
+            changed.pop(place, None)
+            continue
+        rows.entries += 1
+        entry = {"key": place[1], "value": fields["value"], "turn": rows.open_turn, "number": rows.entries}
+        if kind == "append":
+            if all(old.get("entryId") != fields["entryId"] for old in entries):
+                changed[place] = [*entries, {"entryId": fields["entryId"], **entry}]
+        elif kind == "put" or not entries:
+            changed[place] = [entry]
     rows.records = changed
 
 
-def _apply_one(
-    rows: Rows, records: dict[Any, Any], place: tuple[str, str], kind: str, fields: Mapping[str, Any]
-) -> None:
-    entries = records.get(place, [])
-    if kind == "delete":
-        records.pop(place, None)
-        return
-    entry = {"key": place[1], "value": payload_in(fields["value"]), "turn": rows.open_turn}
-    if kind == "append":
-        if all(old.get("entryId") != fields["entryId"] for old in entries):
-            records[place] = [*entries, {"key": place[1], "entryId": fields["entryId"], **entry}]
-    elif kind == "put" or not entries:
-        records[place] = [entry]
-
-
-def read(rows: Rows, space: str, prefix: str, after: str, limit: int) -> dict[str, Any]:
+def read(rows: Rows, query: Mapping[str, str], limit: int) -> dict[str, Any]:
     """A page of entries, and where the next one begins."""
-    if limit < 1:
-        raise invalid("a limit is at least 1")
+    if "space" not in query:
+        raise invalid("this call needs the parameter `space`")
+    prefix = query.get("prefix", "")
     found = [
-        entry
-        for (in_space, key), entries in sorted(rows.records.items(), key=lambda item: item[0][1].encode())
-        if in_space == space and key.startswith(prefix)
+        (key.encode(), entry["number"], entry)
+        for (space, key), entries in rows.records.items()
+        if space == query["space"] and key.startswith(prefix)
         for entry in entries
     ]
-    first = int(after) if after.isdecimal() else 0
+    after = _cursor(query["after"]) if "after" in query else (b"", 0)
+    left = sorted((it for it in found if it[:2] > after), key=lambda it: it[:2])
     page: list[dict[str, Any]] = []
     size = 0
-    for entry in found[first:]:
-        if len(page) == min(limit, PAGE) or size > PAGE_BYTES:
+    for _, _, entry in left[: min(limit, PAGE)]:
+        if size > PAGE_BYTES:
             break
         size += len(str(entry["value"]))
-        page.append({**entry, "value": payload_out(entry["value"])})
-    more = first + len(page) < len(found)
-    return {"records": page, **({"next": str(first + len(page))} if more else {})}
+        page.append(entry)
+    more = len(page) < len(left)
+    return {
+        "records": [_public(entry) for entry in page],
+        **({"next": f"{page[-1]['number']}.{page[-1]['key']}"} if more else {}),
+    }
 
 
-def rewind(rows: Rows, turn: int) -> None:
-    """Hides what was written in the turns after this one. What an undone write replaced is not given back."""
-    kept = {place: [it for it in entries if it["turn"] <= turn] for place, entries in rows.records.items()}
-    rows.records = {place: entries for place, entries in kept.items() if entries}
+def _cursor(text: str) -> tuple[bytes, int]:
+    number, point, key = text.partition(".")
+    if not point or not number.isdecimal():
+        raise invalid("`after` is not a `next` of this call")
+    return key.encode(), int(number)
+
+
+def _public(entry: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {name: value for name, value in entry.items() if name != "number"}
+    return {**shown, "value": payload_out(entry["value"])}
