@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dalsegno.testing.memory import MemoryGateway
-from dalsegno.testing.memory._checks import Problem
+from dalsegno.testing.memory._checks import USAGE, Problem
 
 LONGEST_SECONDS = 60
 """Of what a gateway does by itself, on a machine with much other work."""
@@ -62,6 +62,10 @@ class ContractGateway:
 
     def await_no_pod(self) -> str:
         """Waits until the run gets no more pods. Returns `held`, or the outcome and the reason of the run's end."""
+        raise NotImplementedError
+
+    def usage(self) -> dict[str, int]:
+        """What the run has spent, by the names of the contract."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -169,6 +173,9 @@ class MemoryWorker(ContractGateway):
         finish = self.gateway.finish or {"outcome": "cancelled", "reason": "Cancelled"}
         return f"{finish['outcome']}: {finish['reason']}" if why == "it has ended" else "held"
 
+    def usage(self) -> dict[str, int]:
+        return {name: self.gateway.rows.usage.get(name, 0) for name in USAGE}
+
     def close(self) -> None:
         self.gateway.close()
 
@@ -223,6 +230,13 @@ class DevWorker(ContractGateway):
         _, _, end = said.rpartition("the run is over ")
         _, outcome, reason, *_ = end.replace(";", ":").replace(", ", ": ").split(": ")
         return f"{outcome.lower()}: {reason}"
+
+    def usage(self) -> dict[str, int]:
+        with sqlite3.connect(self._database, timeout=LONGEST_SECONDS) as database:
+            columns = "tokens_in, tokens_out, tool_calls, cost_micro_usd"
+            [spent] = database.execute(f"SELECT {columns} FROM runs")
+        database.close()
+        return dict(zip(USAGE, spent))
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -140,6 +140,7 @@ def test_names_and_words_that_are_allowed(contract: ContractGateway) -> None:
     for number, trigger in enumerate(("TURN_END", "SUSPENSION", "invoice.checked_1-2", None), start=1):
         more = {"trigger": trigger, "usage": usage, "records": records, "channels": None, "outcome": None}
         assert contract.said(f"turns/{number}", boundary(**more)) == "ok"
+    assert contract.usage() == {name: 4 * amount for name, amount in usage.items()}
     assert contract.said(f"waits/{long}", approval(onTimeout="Hold", deadlineSeconds=1_000_000_000)) == "open"
     assert contract.said("waits/a:b_c.d-1", {"kind": "message", "topic": "a:b", "onTimeout": "Fail"}) == "open"
     assert contract.said(f"calls/{long}/claim", claim(key="ä" * 256)) == "go"

@@ -1,4 +1,4 @@
-"""A rewind, at the gateway in memory. `dalsegno dev` cannot rewind a run: the tests of the store have these rules too."""
+"""A rewind, at the gateway in memory. `dalsegno dev` cannot rewind a run; tests of the store have its rules."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ def test_a_message_that_is_there_answers_a_wait_that_is_opened_later(contract: C
         contract.send(value, topic)
     for position, of_topic in (2, {"topic": "b"}), (3, {"topic": "b"}), (1, {}):
         _, wait = contract.post(f"waits/w{position}", {"kind": "message", **of_topic})
-        assert (wait["state"], wait["answer"]["outcome"], wait["answer"]["position"]) == ("answered", "message", position)
+        answer = wait["answer"]
+        assert (wait["state"], answer["outcome"], answer["position"]) == ("answered", "message", position)
     assert contract.said("waits/w4", {"kind": "message", "topic": "b"}) == "open", "no message answers two waits"
     assert contract.said("turns/1", boundary(inbox=[1, 2])) == "ok"
     _, page = contract.get("inbox?limit=1")

@@ -34,8 +34,8 @@ class Response:
 class HttpServer:
     """Serves until `close`, each connection in a thread of its own.
 
-    respond: makes the answer to a request. A `ConnectionError` of it breaks the connection. Any other error does so too,
-    and its traceback is written to stderr.
+    respond: makes the answer to a request. A `ConnectionError` of it breaks the connection. Any other error does so
+    too, and its traceback is written to stderr.
     """
 
     def __init__(self, respond: Callable[[Request], Response]) -> None:

@@ -145,8 +145,7 @@ def _apply(rows: Rows, turn: int, boundary: str, body: Mapping[str, Any], digest
     for event in body.get("events", ()):
         rows.position += 1
         rows.events.append({"position": rows.position, "turn": turn, "attempt": rows.attempt, "event": event})
-    for name, amount in body.get("usage", {}).items():
-        rows.usage[name] = rows.usage.get(name, 0) + amount
+    rows.spend(body.get("usage", {}))
     if "state" in body:
         rows.channels = {"state": {"value": {"json": body["state"]}}}
     elif body.get("channels"):
@@ -236,8 +235,8 @@ def park(rows: Rows, body: Mapping[str, Any], bearer: str) -> dict[str, Any]:
 
 
 def rewind(rows: Rows, turn: int) -> None:
-    """Takes the run back to the end of a turn; 0 is its beginning. Calls keep their outcomes, and events their positions.
-    Errors: `ValueError`."""
+    """Takes the run back to the end of a turn; 0 is its beginning. Calls keep their outcomes, and events their
+    positions. Errors: `ValueError`."""
     if turn and turn not in rows.saved:
         raise ValueError(f"turn {turn} is not committed")
     saved = rows.saved.get(turn, Saved({}, "", 0, {}, {}, {}))

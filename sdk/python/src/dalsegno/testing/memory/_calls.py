@@ -11,6 +11,7 @@ from dalsegno.testing.memory._checks import (
     check_fields,
     check_name,
     check_short,
+    check_usage,
     check_uuid,
     check_word,
     invalid,
@@ -43,12 +44,13 @@ def plan(rows: Rows, turn: int, planned: Iterable[Mapping[str, Any]]) -> None:
 
 def claim(rows: Rows, id: str, body: Mapping[str, Any], bearer: str) -> dict[str, Any]:
     """Says whether the tool may run."""
-    check_fields(body, ["key", "arguments", "approval"], ["claimId", "policy"])
+    check_fields(body, ["key", "arguments", "approval", "tool"], ["claimId", "policy"])
     check_uuid(body["claimId"], "`claimId`")
     _check_call(body)
-    approval = body.get("approval")
-    if approval is not None:
-        check_short(approval, "`approval`")
+    approval, tool = body.get("approval"), body.get("tool")
+    for name, text in ("approval", approval), ("tool", tool):
+        if text is not None:
+            check_short(text, f"`{name}`")
     rows.check_bearer(bearer)
     rows.refuse_over()
     if approval is not None:
@@ -65,6 +67,8 @@ def claim(rows: Rows, id: str, body: Mapping[str, Any], bearer: str) -> dict[str
         call.state, call.claim, call.attempt = "started", body["claimId"], rows.attempt
         if call.arguments is None:
             call.arguments = body.get("arguments")
+        if call.tool is None:
+            call.tool = tool
         if approval is not None:
             rows.waits[approval].used_by = id
     return {"verdict": verdict, "call": call.public()}
@@ -91,10 +95,10 @@ def _check_approval(rows: Rows, id: str, approval: str) -> None:
 
 def complete(rows: Rows, id: str, body: Mapping[str, Any], bearer: str) -> dict[str, Any]:
     """Stores how a tool ended."""
-    check_fields(body, ["result"], ["claimId", "outcome"])
+    check_fields(body, ["result", "usage"], ["claimId", "outcome"])
     check_uuid(body["claimId"], "`claimId`")
     outcome = check_word(body["outcome"], ("completed", "failed", "keyRefused"), "`outcome`")
-    result = strict(body.get("result"), "a result")
+    result, usage = strict(body.get("result"), "a result"), check_usage(body)
     rows.check_bearer(bearer)
     call = _open_call(rows, id, outcome, result)
     if call is None:
@@ -104,6 +108,7 @@ def complete(rows: Rows, id: str, body: Mapping[str, Any], bearer: str) -> dict[
     if call.claim != body["claimId"] or call.attempt != rows.attempt:
         raise Problem(409, "CONFLICT", f"call {_quoted(id)} is not started under this claim")
     call.state, call.result = outcome, result
+    rows.spend(usage)
     return {"result": "ok"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 from dalsegno.testing.memory import _calls
@@ -23,7 +24,14 @@ from dalsegno.testing.memory._checks import (
 from dalsegno.testing.memory._rows import Rows, payload_out
 
 PAGE_BYTES = 4 << 20
-NEEDS = {"put": ["value"], "putIfAbsent": ["value"], "append": ["value", "entryId"], "delete": []}
+NEEDS = {
+    "put": ["key", "value"],
+    "putIfAbsent": ["key", "value"],
+    "append": ["key", "value", "entryId"],
+    "delete": ["key"],
+    "deletePrefix": ["prefix"],
+}
+Entry = dict[str, Any]
 
 
 def write(rows: Rows, body: Mapping[str, Any], raw: bytes, bearer: str) -> dict[str, Any]:
@@ -55,8 +63,8 @@ def check_operations(operations: Iterable[Any]) -> None:
             raise invalid("an operation has one kind")
         [(kind, fields)] = operation.items()
         check_word(kind, NEEDS, "an operation")
-        check_fields(fields, (), ["space", "key", *NEEDS[kind]])
-        for name in {"space", "key", "entryId"} & {*fields}:
+        check_fields(fields, (), ["space", *NEEDS[kind]])
+        for name in {"space", "key", "entryId", "prefix"} & {*fields}:
             check_record_name(fields[name], f"a record's `{name}`")
         if "value" in fields:
             _check_size(check_payload(fields["value"]))
@@ -77,7 +85,13 @@ def apply(rows: Rows, operations: Iterable[Mapping[str, Any]]) -> None:
     changed = dict(rows.records)
     for operation in operations:
         [(kind, fields)] = operation.items()
-        place = (fields["space"], fields["key"])
+        space = fields["space"]
+        if kind == "deletePrefix":
+            doomed = [place for place in changed if place[0] == space and place[1].startswith(fields["prefix"])]
+            for place in doomed:
+                del changed[place]
+            continue
+        place = (space, fields["key"])
         entries = changed.get(place, [])
         if kind == "delete":
             changed.pop(place, None)
@@ -93,30 +107,59 @@ def apply(rows: Rows, operations: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read(rows: Rows, query: Mapping[str, str], limit: int) -> dict[str, Any]:
-    """A page of entries, and where the next one begins."""
+    """A page of entries, or of keys, and where the next one begins."""
     if "space" not in query:
         raise invalid("this call needs the parameter `space`")
-    prefix = query.get("prefix", "")
-    found = [
-        (key.encode(), entry["number"], entry)
+    down = check_word(query.get("order", "asc"), ("asc", "desc"), "`order`") == "desc"
+    keys_only = check_word(query.get("keysOnly", "false"), ("true", "false"), "`keysOnly`") == "true"
+    after = _cursor(query["after"]) if "after" in query else None
+    entries = [
+        entry
         for (space, key), entries in rows.records.items()
-        if space == query["space"] and key.startswith(prefix)
+        if space == query["space"] and key.startswith(query.get("prefix", ""))
         for entry in entries
+        if after is None or (_place(entry) < after if down else _place(entry) > after)
     ]
-    after = _cursor(query["after"]) if "after" in query else (b"", 0)
-    left = sorted((it for it in found if it[:2] > after), key=lambda it: it[:2])
-    page: list[dict[str, Any]] = []
+    entries.sort(key=_place, reverse=down)
+    groups = [[entry] for entry in entries]
+    if keys_only:
+        groups = [[*of_key] for _, of_key in groupby(entries, lambda it: it["key"])]
+    page: list[list[Entry]] = []
     size = 0
-    for _, _, entry in left[: min(limit, PAGE)]:
+    for group in groups[: min(limit, PAGE)]:
         if size > PAGE_BYTES:
             break
-        size += len(str(entry["value"]))
-        page.append(entry)
-    more = len(page) < len(left)
+        size += 0 if keys_only else _size(group)
+        page.append(group)
+    last = page[-1][-1] if len(page) < len(groups) else None
     return {
-        "records": [_public(entry) for entry in page],
-        **({"next": f"{page[-1]['number']}.{page[-1]['key']}"} if more else {}),
+        "records": [{"key": group[0]["key"]} if keys_only else _public(group[0]) for group in page],
+        **({"next": f"{last['number']}.{last['key']}"} if last else {}),
     }
+
+
+def check_keys(body: Mapping[str, Any]) -> None:
+    """Errors: `Problem` where this does not name keys of a space."""
+    check_fields(body, (), ["space", "keys"])
+    for name in (body["space"], *check_list(body, "keys")):
+        check_record_name(name, "a record's `space` or key")
+
+
+def read_keys(rows: Rows, space: str, keys: Iterable[str]) -> dict[str, Any]:
+    """The entries of these keys, in the order of the keys. `more`: whether keys at the end were left out."""
+    found: list[Entry] = []
+    size = 0
+    for key in keys:
+        if size > PAGE_BYTES:
+            return {"records": found, "more": True}
+        entries = rows.records.get((space, key), [])
+        size += _size(entries)
+        found += map(_public, entries)
+    return {"records": found, "more": False}
+
+
+def _place(entry: Entry) -> tuple[bytes, int]:
+    return entry["key"].encode(), entry["number"]
 
 
 def _cursor(text: str) -> tuple[bytes, int]:
@@ -126,6 +169,10 @@ def _cursor(text: str) -> tuple[bytes, int]:
     return key.encode(), int(number)
 
 
-def _public(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _size(entries: Iterable[Entry]) -> int:
+    return sum(len(str(entry["value"])) for entry in entries)
+
+
+def _public(entry: Entry) -> Entry:
     shown = {name: value for name, value in entry.items() if name != "number"}
     return {**shown, "value": payload_out(entry["value"])}

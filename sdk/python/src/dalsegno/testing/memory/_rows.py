@@ -26,12 +26,13 @@ class Call:
     result: Any = None
     claim: str | None = None
     attempt: int = 0
+    tool: str | None = None
 
     def public(self) -> dict[str, Any]:
         """The call as an answer describes it."""
         shown = {"id": self.id, "turn": self.turn, "policy": self.policy, "key": self.key, "state": self.state}
-        payloads = {"arguments": self.arguments, "result": self.result}
-        return {**shown, **{name: value for name, value in payloads.items() if value is not None}}
+        more = {"tool": self.tool, "arguments": self.arguments, "result": self.result}
+        return {**shown, **{name: value for name, value in more.items() if value is not None}}
 
 
 @dataclass
@@ -153,6 +154,11 @@ class Rows:
         """Errors: `Problem` if the run has ended."""
         if self.over:
             raise Problem(409, "FINISHED", "the run is finished and accepts no further calls; exit")
+
+    def spend(self, usage: Mapping[str, int]) -> None:
+        """Adds to what the run has spent."""
+        for name, amount in usage.items():
+            self.usage[name] = self.usage.get(name, 0) + amount
 
     def now(self) -> float:
         """The gateway's clock, in seconds."""

@@ -105,6 +105,10 @@ class Server:
                 return _calls.settle(rows, _id(id), body, bearer)
             case ["records"]:
                 return _records.write(rows, body, raw, bearer)
+            case ["records", "read"]:
+                _records.check_keys(body)
+                rows.check_bearer(bearer)
+                return _records.read_keys(rows, body["space"], body["keys"])
             case ["waits", id]:
                 return _waits.open_wait(rows, _id(id), body, raw, bearer)
         raise _no_such_path()
@@ -113,7 +117,7 @@ class Server:
         rows = self.rows
         match path:
             case ["records"]:
-                check_fields(query, ["space", "prefix", "after", "limit"])
+                check_fields(query, ["space", "prefix", "after", "limit", "order", "keysOnly"])
                 limit = _limit(query)
                 rows.check_bearer(bearer)
                 return _records.read(rows, query, limit)
