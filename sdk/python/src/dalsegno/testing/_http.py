@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,25 @@ class Response:
     body: bytes
     kind: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Self = TypeVar("Self", bound="Closing")
+
+
+class Closing:
+    """Something that is closed at the end of `with`."""
+
+    def close(self) -> None:
+        """Stops to serve."""
+        raise NotImplementedError
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class HttpServer:

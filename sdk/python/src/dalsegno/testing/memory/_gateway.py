@@ -10,17 +10,17 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import dalsegno
+from dalsegno.testing._http import Closing
 from dalsegno.testing.memory import _boundaries, _calls, _waits
 from dalsegno.testing.memory._process import CrashPoint, Ended, Processes
 from dalsegno.testing.memory._rows import Call, Rows
 from dalsegno.testing.memory._server import Server
 
 
-class MemoryGateway:
+class MemoryGateway(Closing):
     """A gateway with one run. It serves until `close`, or the end of `with MemoryGateway() as gateway`.
 
     `run` starts an agent as processes, one attempt after the other. For an agent in this process, set `environment`
@@ -37,14 +37,6 @@ class MemoryGateway:
         self._server = Server(self.rows, self._processes.at_request)
         self._run_id = str(uuid.uuid4())
         (self._files / "input").write_text(json.dumps(input))
-
-    def __enter__(self) -> MemoryGateway:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Kills a process that still runs, and stops to serve."""

@@ -8,10 +8,9 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from dalsegno.testing._http import HttpServer, Request, Response
+from dalsegno.testing._http import Closing, HttpServer, Request, Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,7 @@ class Failure(Exception):
         self.status, self.body, self.headers = status, body, headers
 
 
-AnyModel = TypeVar("AnyModel", bound="FakeModel")
-
-
-class FakeModel:
+class FakeModel(Closing):
     """A model server on a port of 127.0.0.1, until `close` or the end of `with`."""
 
     def __init__(self, script: Script) -> None:
@@ -66,14 +62,6 @@ class FakeModel:
         self._lock = threading.Lock()
         self._ids, self._unique = itertools.count(1), secrets.token_hex(4)
         self._server = HttpServer(self._respond)
-
-    def __enter__(self: AnyModel) -> AnyModel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stops to serve."""
