@@ -46,6 +46,13 @@ ours() {
     "$python" -m pytest -p no:cacheprovider "${chosen[@]}" "$package/tests/vendor/$1" "${@:2}"
 }
 
+# packaged EXTRA: installs the wheel with the extra into a fresh environment, and runs its guide and its example by copy
+# and paste. It takes minutes, and asks the registry.
+packaged() {
+    [[ ${DALSEGNO_ADAPTERS:-} = all ]] || return 0
+    "$python" -m pytest -p no:cacheprovider -k "$1" --durations 5 "$package/tests/packaging/test_extras.py"
+}
+
 # theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path.
 theirs() {
     (cd "$sources" && PYTHONPATH=$package/src:$package/tests/contract:$package/tests/vendor/$1 \
@@ -56,6 +63,7 @@ adapter_claude() {
     local version=0.2.188 deselected=() test
     environment claude pytest==9.2.0 'anyio[trio]' claude-agent-sdk==$version
     ours claude
+    packaged claude
     # The reasons are in docs/guides/claude.md.
     for test in \
         test_session_helpers_store.py::TestListSessionsFromStore::test_load_concurrency_is_bounded \
@@ -80,6 +88,7 @@ adapter_langgraph() {
         langgraph-checkpoint-postgres==3.2.0 pycryptodome==4.4.0 redis==8.1.0 pytest-mock==3.17.0 syrupy==7.0.2 \
         'psycopg[binary,pool]==3.3.9'
     ours langgraph
+    packaged langgraph
     sources langgraph langgraph $version
     NO_DOCKER=true theirs langgraph -p langgraph_swapped -o addopts= tests
 }
@@ -91,6 +100,7 @@ adapter_openai() {
         inline-snapshot==0.36.1
     types openai src/dalsegno/openai
     ours openai -p no:asyncio
+    packaged openai
     # The vendor's tests of sessions and of runs, on `RecordSession`.
     sources openai openai-agents $version
     theirs openai -p openai_sessions \
@@ -104,6 +114,7 @@ adapter_pydantic_ai() {
     environment pydantic-ai pytest==9.2.0 mypy==2.4.1 'pydantic-ai-slim[openai]==2.68.0'
     types pydantic_ai src/dalsegno/pydantic_ai tests/vendor/pydantic_ai
     ours pydantic_ai
+    packaged pydantic-ai
 }
 
 frameworks=(claude langgraph openai pydantic_ai)

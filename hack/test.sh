@@ -137,7 +137,7 @@ run 'examples in the documentation' cargo 5 cargo test --locked --workspace --do
 harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p') || true
 run 'tests of the harness' cargo 5 "${harness:-false}" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
-run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider sdk/python || true
+run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider -m 'not slow' sdk/python || true
 
 # The end-to-end tests wait most of the time. So the fuzz targets, which are a build of their own, are built and run at the
 # same time, 22 s each, and so are the tests of the adapters. Both use only the processor time that is left.

@@ -258,8 +258,8 @@ class Session:
             return False
         if end.is_error:
             raise SessionFailed(f"the CLI has ended with an error: {end.result or end.errors or end.subtype}")
-        self.result = end.result or ""
-        await self._progress.commit_answer(prompt, self.result, self._mirror.answered_by, cost)
+        self.result = result = end.result or ""
+        await self._progress.commit_answer(prompt, result, self._mirror.answered_by, cost)
         return True
 
     def _options(self, resume: Resume, cli: Cli) -> ClaudeAgentOptions:

@@ -137,7 +137,7 @@ class Tools:
 
     def _check_hint(self, name: str, tool: SdkTool, policy: Policy) -> None:
         """The CLI runs tools that say `readOnlyHint` at the same time, so an effect may not hide behind the hint."""
-        hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
+        hints: dict[str, Any] = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
         if hints.get("readOnlyHint") and policy != "readOnly":
             raise ValueError(f"the tool {name!r} says readOnlyHint, and its policy is {policy}: one of them is wrong")
 
