@@ -103,8 +103,8 @@ class Session:
         self._starts = 0
         self._in_words = self._busy = False
         self._end: Any = None
-        self.result: str | None = None
-        """The answer to the latest prompt; `None` before."""
+        self.result: str = ""
+        """The answer to the latest prompt; empty before."""
 
     async def run(self, prompt: str) -> AsyncGenerator[Message, None]:
         """Sends a prompt, and yields the SDK's messages until it is answered: `async for message in session.run(…)`.
@@ -258,8 +258,8 @@ class Session:
             return False
         if end.is_error:
             raise SessionFailed(f"the CLI has ended with an error: {end.result or end.errors or end.subtype}")
-        self.result = result = end.result or ""
-        await self._progress.commit_answer(prompt, result, self._mirror.answered_by, cost)
+        self.result = end.result or ""
+        await self._progress.commit_answer(prompt, self.result, self._mirror.answered_by, cost)
         return True
 
     def _options(self, resume: Resume, cli: Cli) -> ClaudeAgentOptions:

@@ -26,9 +26,14 @@ _tool_use_id: ContextVar[str] = ContextVar("dalsegno.claude.tool_use_id")
 class SdkTool(Protocol):
     """What `claude_agent_sdk.tool` makes."""
 
-    name: str
-    handler: Callable[[Any], Awaitable[Result]]
-    annotations: Any
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def handler(self) -> Callable[[Any], Awaitable[Result]]: ...
+
+    @property
+    def annotations(self) -> Any: ...
 
 
 def call_key() -> str:
