@@ -29,7 +29,7 @@ COLUMNS = (
     "ratio",
     "read, LangGraph",
     "ours",
-    "ours, new process",
+    "ours, first",
     "stored, LangGraph",
     "ours",
     "ratio",

@@ -45,8 +45,8 @@ LIVENESS = {"startDeadlineSeconds": 86_400, "progressDeadlineSeconds": 86_400}
 
 # The rows of a run in every table that has some, as the benchmark counts the rows of LangGraph's saver.
 TABLES_WITH_RUNS = """
-    SELECT table_name FROM information_schema.columns
-    WHERE table_schema = current_schema() AND column_name = 'run' AND data_type = 'uuid'
+    SELECT table_name FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+    WHERE table_schema = current_schema() AND table_type = 'BASE TABLE' AND column_name = 'run' AND data_type = 'uuid'
 """
 
 
@@ -59,7 +59,7 @@ def postgres() -> Iterator[str]:
         as_user = {"user": "postgres", "group": pwd.getpwnam("postgres").pw_gid, "extra_groups": []}
         shutil.chown(directory, "postgres")
     data = directory / "data"
-    settings = [f"listen_addresses=127.0.0.1", f"port={port}", f"unix_socket_directories={directory}"]
+    settings = ["listen_addresses=127.0.0.1", f"port={port}", f"unix_socket_directories={directory}"]
     with (directory / "log").open("wb") as log:
         initdb = ["initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
         subprocess.run(initdb, stdout=log, stderr=log, check=True, cwd="/", **as_user)
