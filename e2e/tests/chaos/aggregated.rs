@@ -279,6 +279,12 @@ async fn aggregated_gateways_that_are_away_hold_up_no_namespace_for_longer_than_
     gateways.revert().await?;
     wait_until_available(&ctx.client).await?;
 
+    // Operators and gateways die at once, without a signal. Nobody can withdraw the registration until they are back.
+    kubectl(["delete", "pods", "--all", "--force", "--grace-period=0", "--namespace", NAMESPACE]).await?;
+    let took = delete_a_namespace(&ctx.client, limit).await?;
+    println!("operators and gateways killed: a namespace is deleted in {took:?}");
+    wait_until_available(&ctx.client).await?;
+
     process::run("helm", ["uninstall", RELEASE, "--namespace", NAMESPACE, "--wait"]).await?;
     let since = Instant::now();
     wait_until_not_registered(&ctx.client, secs(30)).await?;
