@@ -88,6 +88,8 @@ class Attempt(Generic[S]):
         self, state: type[S] | None = None, *, sigterm: bool = True, store_timeout: float | None = None
     ) -> None:
         """Prepares an attempt. It sends nothing: `_attach` does."""
+        if store_timeout is not None and store_timeout <= 0:
+            raise ValueError("store_timeout: a number of seconds above 0")
         url, self._instance = _env.gateway_url(), secrets.token_urlsafe(32)
         run_id = url.path.rstrip("/").split("/")[-1]
         self.cancelled = self.suspending = self.at_limit = False

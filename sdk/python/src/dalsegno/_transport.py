@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import random
 import threading
@@ -64,19 +65,29 @@ class Transport:
         self._contract = 1  # the lowest version among the gateways, as the last attach said
 
     def send(
-        self, path: str, fields: Mapping[str, Any] | None = None, method: str = "POST", timeout: float = 30
+        self,
+        path: str,
+        fields: Mapping[str, Any] | None = None,
+        method: str = "POST",
+        timeout: float = 30,
+        held: float = 0,
     ) -> dict[str, Any]:
         """Sends a request until it is answered, and returns the answer.
 
-        No try and no wait is longer than `timeout` seconds. The body is serialised once. After a failure the next try
+        No try and no wait is longer than `timeout` seconds, or than the store's timeout if that is shorter. `held`: for
+        so many seconds a gateway that works may hold the request; they do not count for the store's timeout. The body is serialised once. After a failure the next try
         uses a new connection, which may lead to another gateway.
 
         Errors: `Refused`, `InvalidURL`, `StoreUnavailable`, and whatever `encode` and reading the token raise.
         """
-        began = time.monotonic()
         self._await_contract(path, timeout)
         name = _wire.log_name(path)
         body = _wire.encode(name, fields)
+        patience = math.inf
+        if self._store_timeout is not None and name != "heartbeat":
+            patience = self._store_timeout + held
+            timeout = min(timeout, patience)
+        began = time.monotonic()
         connection = self._connection(timeout)
         for delay in _wire.backoff():
             reply = self._try(connection, method, path, body)
@@ -88,15 +99,13 @@ class Transport:
             if isinstance(reply.outcome, Refusal):
                 self._on_refusal(name, reply.outcome)
             connection.close()
-            if (
-                self._store_timeout is not None
-                and name != "heartbeat"
-                and time.monotonic() - began > self._store_timeout
-            ):
+            left = patience - (time.monotonic() - began)
+            if left <= 0:
                 leave_store(name, _reason(reply.outcome))
             if delay == _wire.MAX_BACKOFF_SECONDS:
                 logger.warning("%s: no answer yet (%s), sending it again", name, _reason(reply.outcome))
-            time.sleep(max(random.uniform(delay / 2, delay), _wire.retry_after(reply.retry_after, timeout)))
+            pause = max(random.uniform(delay / 2, delay), _wire.retry_after(reply.retry_after, timeout))
+            time.sleep(min(pause, left))
         raise AssertionError("the backoff never ends")
 
     def _await_contract(self, path: str, timeout: float) -> None:
@@ -131,9 +140,12 @@ class Transport:
         return _env.read_token() if path == "attach" else self._instance
 
     def _connection(self, timeout: float) -> HTTPConnection:
-        """This thread's connection in this process. It keeps the timeout of the thread's first request."""
+        """This thread's connection in this process."""
         kind = TlsConnection if self._url.scheme == "https" else HTTPConnection
         if (kept := self._connections.by_pid.get(os.getpid())) is not None:
+            kept.timeout = timeout
+            if kept.sock is not None:
+                kept.sock.settimeout(timeout)
             return kept
         connection = kind(self._url.netloc, timeout=timeout)
         connection._create_connection = connect  # type: ignore[attr-defined]

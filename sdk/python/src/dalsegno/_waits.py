@@ -103,7 +103,7 @@ class Waits:
     def read(self, id: str, seconds: float = 0) -> Wait:
         """The wait as it is; while it is open, the gateway waits for its answer up to so many seconds."""
         poll = min(math.ceil(seconds), POLL_SECONDS)
-        return self._note(self._transport.send(f"{_path(id)}?seconds={poll}", method="GET"))
+        return self._note(self._transport.send(f"{_path(id)}?seconds={poll}", method="GET", held=poll))
 
     def _find(self, id: str) -> Wait | None:
         try:

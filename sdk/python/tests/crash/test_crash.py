@@ -59,21 +59,23 @@ def test_a_page_is_written_once_and_the_model_is_asked_at_most_once_more(
         assert files.entries("page") == [1, 2], point
         assert files.times_asked() <= 2 + (point is not None), point
         assert ended.exit_codes in ([0], [-9, 0], [-9]), (point, ended.output)
+        assert (-9 in ended.exit_codes) == (point is not None), (point, ended.exit_codes)
     assert points == 1 + 2 * 12, "attach, two turns of five requests, finish"
 
 
 def orders(point: CrashPoint | None, files: Files) -> MemoryGateway:
     """A whole life of the agent, with a person who approves and who sends a message first."""
     files.clear()
-    gateway = MemoryGateway()
+    gateway, left, codes = MemoryGateway(), point, list[int]()
     gateway.send("hurry")
-    for order in "order-1", "order-2":
-        ended = gateway.run([AGENTS / "orders.py"], crash=point)
-        assert ended.why == f"it waits for {order}", (point, ended)
-        point = point if point is not None and point.request >= len(gateway.requests) else None
-        gateway.approve(order)
-    ended = gateway.run([AGENTS / "orders.py"], crash=point)
-    assert ended.why == "it has ended", (point, ended, ended.output)
+    for why in "it waits for order-1", "it waits for order-2", "it has ended":
+        ended = gateway.run([AGENTS / "orders.py"], crash=left)
+        assert ended.why == why, (point, ended, ended.output)
+        left = left if left is not None and left.request >= len(gateway.requests) else None
+        codes += ended.exit_codes
+        if why != "it has ended":
+            gateway.approve(why.rpartition(" ")[2])
+    assert codes.count(-9) == (point is not None) and {*codes} <= {0, -9}, (point, codes)
     return gateway
 
 

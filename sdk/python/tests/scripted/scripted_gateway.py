@@ -31,6 +31,8 @@ class Answer:
     status: int
     body: Any
     headers: dict[str, str] | None = None
+    seconds: float = 0
+    """How long the gateway takes for it."""
 
     def text(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
@@ -71,6 +73,7 @@ class ScriptedGateway:
         self.script: dict[str, list[Answer]] = {"attach": [attached()], "heartbeat": [ok()]}
         self.seen: list[tuple[str, str, bytes]] = []  # path, bearer and body of each request
         self.ports: defaultdict[str, list[int]] = defaultdict(list)  # the client's, by path: one port is one connection
+        self.closed = threading.Event()
         self.idle_seconds: float = 60  # then a connection is closed
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         threading.Thread(target=self.server.serve_forever, args=[0.01], daemon=True).start()
@@ -106,6 +109,7 @@ class ScriptedGateway:
         return [body for seen, _, body in self.seen if seen == path]
 
     def close(self) -> None:
+        self.closed.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -125,6 +129,7 @@ def _handler(gateway: ScriptedGateway) -> type[BaseHTTPRequestHandler]:
             gateway.ports[path].append(self.client_address[1])
             answers = gateway.script[path]
             answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            gateway.closed.wait(answer.seconds)
             if answer is NO_ANSWER:
                 self.close_connection = True
             else:

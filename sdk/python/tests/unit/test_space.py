@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
-from dalsegno import Operation, Refused, Space
+from dalsegno import Operation, Refused, Space, _records
 from dalsegno._space import CHUNK_BYTES
 from dalsegno.testing.memory import MemoryGateway
 from test_turn import in_process
@@ -64,18 +65,34 @@ def test_a_blob_is_replaced_and_deleted_with_its_chunks(space: Space) -> None:
     assert space.blob_get("b.other") is None, "it is no blob"
 
 
-def test_a_blob_is_old_until_its_pointer_is_written(dalsegno_gateway: MemoryGateway) -> None:
+def test_a_blob_is_old_until_its_pointer_is_written(
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[list[str]] = []
+    seen: list[bytes | None] = []
+    write = _records.write
+
+    def watched(transport: Any, operations: Iterable[Operation]) -> None:
+        operations = list(operations)
+        seen.append(blobs.blob_get("b"))
+        write(transport, operations)
+        written.append([f"{it.kind} {it.fields['key']}" for it in operations])
+
     with in_process() as run:
-        space = run.space("s")
-        space.blob_put("b", b"old")
-        before = dict(dalsegno_gateway.rows.records)
-        space.blob_put("b", b"new")
-        order = [key for _, key in dalsegno_gateway.rows.records]
-        chunk = next(key for key in order if key.startswith("b/") and ("s", key) not in before)
-        dalsegno_gateway.rows.records = {**before, ("s", chunk): dalsegno_gateway.rows.records["s", chunk]}
-        assert space.blob_get("b") == b"old", "as after a crash between the chunks and the pointer"
-        space.blob_put("b", b"new")
-        assert space.blob_get("b") == b"new"
+        blobs = run.space("s")
+        old, new = b"o" * (4 * CHUNK_BYTES), b"n" * (4 * CHUNK_BYTES)
+        blobs.blob_put("b", old)
+        monkeypatch.setattr(_records, "write", watched)
+        blobs.blob_put("b", new)
+        prefixes = [f"b/.chunk.{hashlib.sha256(content).hexdigest()[:16]}." for content in (old, new)]
+        assert written == [
+            [f"put {prefixes[1]}00000{number}" for number in range(3)],
+            [f"put {prefixes[1]}000003"],
+            ["put b"],
+            [f"delete {prefixes[0]}00000{number}" for number in range(4)],
+        ]
+        assert [content == new for content in seen] == [False, False, False, True]
+        assert blobs.blob_get("b") == new
         run.finish()
 
 
