@@ -24,7 +24,11 @@ from dalsegno.testing.models import FakeAnthropic, FakeOpenAI, Reply, ToolCall
 from installed import EXAMPLES, GUIDES, REPOSITORY, Built, Environment, as_main, blocks, built, dev, environment, in_repository
 
 __all__ = ["built"]
-pytestmark = [pytest.mark.slow, in_repository]
+pytestmark = [
+    pytest.mark.slow,
+    in_repository,
+    pytest.mark.skipif(os.environ.get("DALSEGNO_ADAPTERS") != "all", reason="it takes minutes: make adapters runs it"),
+]
 
 BANK = """
 class bank:
