@@ -6,8 +6,9 @@
 #
 #   hack/adapters.sh [FRAMEWORK]…        without one: all of them
 #
-# The program `dalsegno` is that of the last build, or DALSEGNO_BIN; without one some tests are skipped. Tests with the
-# marker `slow`, most of the kills among them, are left out unless DALSEGNO_ADAPTERS=all.
+# The program `dalsegno` is that of the last build, or DALSEGNO_BIN; without one some tests are skipped. DALSEGNO_ADAPTERS
+# chooses what is run: `all`; `slow`, our tests with that marker alone, which are the kills; `none`, so that the packages
+# are only installed. By default the tests with the marker `slow` are left out.
 source "$(dirname "$0")/lib.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno
 package=$PWD/sdk/python
@@ -35,19 +36,27 @@ sources() {
 
 # types NAME ARGUMENT…: checks files of the package with the framework's types, in its environment.
 types() {
+    [[ ${DALSEGNO_ADAPTERS:-all} = all ]] || return 0
     (cd "$package" && MYPYPATH=src:tests/contract:tests/vendor/$1 "$python" -m mypy --config-file= --strict \
         --python-version 3.10 --cache-dir "$TARGET_DIR/mypy-$1" "${@:2}")
 }
 
 # ours NAME ARGUMENT…: runs our tests.
 ours() {
-    local chosen=(-m 'not slow')
-    [[ ${DALSEGNO_ADAPTERS:-} != all ]] || chosen=()
+    local chosen
+    case ${DALSEGNO_ADAPTERS:-} in
+        '') chosen=(-m 'not slow') ;;
+        all) chosen=() ;;
+        slow) chosen=(-m slow) ;;
+        none) return 0 ;;
+        *) die "DALSEGNO_ADAPTERS=$DALSEGNO_ADAPTERS is neither all nor slow nor none" ;;
+    esac
     "$python" -m pytest -p no:cacheprovider "${chosen[@]}" "$package/tests/vendor/$1" "${@:2}"
 }
 
 # theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path.
 theirs() {
+    [[ ${DALSEGNO_ADAPTERS:-all} = all ]] || return 0
     (cd "$sources" && PYTHONPATH=$package/src:$package/tests/contract:$package/tests/vendor/$1 \
         "$python" -m pytest -p no:cacheprovider -q "${@:2}")
 }

@@ -112,14 +112,7 @@ need strace strace # a test checks with it that a commit is on the disk before i
 [[ $(id -u) = 0 ]] || die "The end-to-end tests need the cluster on this machine, and that needs root."
 unset KUBECONFIG
 
-# pytest: the user's, or one in an environment outside of the clone.
-pytest=(python3 -m pytest)
-if ! python3 -c 'import pytest' 2>/dev/null; then
-    venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/pytest
-    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-    [[ -x $venv/bin/pytest ]] || { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet pytest; }
-    pytest=("$venv/bin/python" -m pytest)
-fi
+need_pytest
 
 # timed CARGO-TEST-ARGUMENT…: runs tests that print how long each of them took. The option is for nightly compilers; the
 # variable makes the harness of a stable one accept it, and is set for the tests alone, since it would change the build.
@@ -152,7 +145,7 @@ run 'tests in Rust' cargo 28 env RUST_TEST_THREADS=$(($(nproc) * 3 / 2)) bash -c
 run 'examples in the documentation' cargo 5 cargo test --locked --workspace --doc || true
 run 'tests of the harness' cargo 5 "$(program_of dalsegno_e2e --lib)" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
-run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider sdk/python || true
+run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider -m 'not slow' sdk/python || true
 
 scenarios=$(program_of scenarios --test scenarios) chaos=$(program_of chaos --test chaos)
 
