@@ -21,8 +21,8 @@ test: ## run all tests, the end-to-end tests on a real cluster included; the las
 adapters: ## run all tests of the modules for agent frameworks, and the frameworks' own suites
 	@DALSEGNO_ADAPTERS=all hack/adapters.sh
 
-crash: ## let the operator die before and after every step of a recovery, for each kind of death, and of a wait
-	@DALSEGNO_E2E_CRASH_MATRIX=1 hack/scenarios.sh chaos operator_crash parked
+crash: ## kill agents at their requests, and the operator before and after every step of a recovery, for each kind of death
+	@hack/crash.sh
 
 soak: ## break workers, nodes, the operator, the gateways and PostgreSQL at random for an hour, and check every run
 	@DALSEGNO_E2E_SOAK_SECONDS=$${DALSEGNO_E2E_SOAK_SECONDS:-3600} hack/scenarios.sh chaos soak

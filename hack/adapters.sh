@@ -6,8 +6,9 @@
 #
 #   hack/adapters.sh [FRAMEWORK]…        without one: all of them
 #
-# The program `dalsegno` is that of the last build, or DALSEGNO_BIN; without one some tests are skipped. Tests with the
-# marker `slow`, most of the kills among them, are left out unless DALSEGNO_ADAPTERS=all.
+# The program `dalsegno` is that of the last build, or DALSEGNO_BIN; without one some tests are skipped. DALSEGNO_ADAPTERS
+# chooses what is run: `all`; `slow`, our tests with that marker alone, which are the kills; `none`, so that the packages
+# are only installed. By default the tests with the marker `slow` are left out.
 source "$(dirname "$0")/lib.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno
 package=$PWD/sdk/python
@@ -36,6 +37,7 @@ sources() {
 # types NAME: checks the module, its tests, its example and a user's code with the framework's types, in its environment.
 # pyright checks the module and the user's code: tests handle JSON of unknown shape. The example has few annotations.
 types() {
+    [[ ${DALSEGNO_ADAPTERS:-all} = all ]] || return 0
     local example=../../deploy/examples/$1
     [[ -x $cache/mypy/bin/pyright ]] || (environment mypy mypy==2.4.1 pyright==1.1.414 pytest==9.2.0)
     (
@@ -50,8 +52,14 @@ types() {
 
 # ours NAME ARGUMENT…: runs our tests.
 ours() {
-    local chosen=(-m 'not slow')
-    [[ ${DALSEGNO_ADAPTERS:-} != all ]] || chosen=()
+    local chosen
+    case ${DALSEGNO_ADAPTERS:-} in
+        '') chosen=(-m 'not slow') ;;
+        all) chosen=() ;;
+        slow) chosen=(-m slow) ;;
+        none) return 0 ;;
+        *) die "DALSEGNO_ADAPTERS=$DALSEGNO_ADAPTERS is neither all nor slow nor none" ;;
+    esac
     "$python" -m pytest -p no:cacheprovider "${chosen[@]}" "$package/tests/vendor/$1" "${@:2}"
 }
 
@@ -64,6 +72,7 @@ packaged() {
 
 # theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path.
 theirs() {
+    [[ ${DALSEGNO_ADAPTERS:-all} = all ]] || return 0
     (cd "$sources" && PYTHONPATH=$package/src:$package/tests/contract:$package/tests/vendor/$1 \
         "$python" -m pytest -p no:cacheprovider -q "${@:2}")
 }

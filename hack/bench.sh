@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
-# it runs all benches but scale, parked and ramp, which take long: boundary turns sizing slow reaction quiet memory lives. The
+# it runs all benches but scale, parked and ramp, which take long, and langgraph: boundary turns sizing slow reaction quiet memory lives. The
 # tables of sizing are in docs/reference/sizing.md.
 source "$(dirname "$0")/lib.sh"
 
@@ -71,8 +71,7 @@ fi
 # These benches need no containers: they use a control plane of their own with fake nodes.
 fake_node_benches=()
 for name in reaction quiet memory scale ramp parked; do ! is_wanted "$name" || fake_node_benches+=("$name"); done
-if ((${#fake_node_benches[@]} > 0)); then
-    step "On a control plane with fake nodes: ${fake_node_benches[*]}"
+if ((${#fake_node_benches[@]} > 0)) || is_wanted langgraph; then
     kube=$(cluster build kube | grep -o '/.*/kube$')
     kwok=$(cluster build kwok | grep -o '/.*/kwok$')
     stages=$(mktemp)
@@ -82,7 +81,22 @@ if ((${#fake_node_benches[@]} > 0)); then
         cat "$source/$stage.yaml"
         echo ---
     done >"$stages"
-    e2e/benches/with-control-plane.sh "$kube" "$kwok" "$stages" "$operator_bench" "${fake_node_benches[@]}"
+    on_fake_nodes() { e2e/benches/with-control-plane.sh "$kube" "$kwok" "$stages" "$@"; }
+fi
+
+if ((${#fake_node_benches[@]} > 0)); then
+    step "On a control plane with fake nodes: ${fake_node_benches[*]}"
+    on_fake_nodes "$operator_bench" "${fake_node_benches[@]}"
+fi
+
+if is_wanted langgraph; then
+    # The benchmark is the vendor's, from the sources of its tests. Nothing of it is copied here.
+    DALSEGNO_ADAPTERS=none hack/adapters.sh langgraph
+    vendor=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/langgraph
+    benchmark=$(compgen -G "$vendor/langgraph-*/tests/test_delta_channel_benchmark.py" | sort -V | tail -1)
+    need_postgres
+    step "LangGraph's own benchmark, on one PostgreSQL server"
+    PYTHONPATH=$PWD/sdk/python/src:$PWD/sdk/python/tests/vendor/langgraph on_fake_nodes "$vendor/bin/python" e2e/benches/langgraph/bench.py "$benchmark"
 fi
 
 if is_wanted lives; then

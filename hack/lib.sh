@@ -70,6 +70,16 @@ need_postgres() {
     export PATH=$PATH:$bin
 }
 
+# need_pytest: sets `pytest` to a command: the user's, or that of an environment outside of the clone.
+need_pytest() {
+    pytest=(python3 -m pytest)
+    ! python3 -c 'import pytest' 2>/dev/null || return 0
+    local venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/pytest
+    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
+    [[ -x $venv/bin/pytest ]] || { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet pytest; }
+    pytest=("$venv/bin/python" -m pytest)
+}
+
 # cluster COMMAND…: runs the program of e2e/cluster. Paths must be absolute.
 cluster() { go run -C e2e/cluster . "$@"; }
 

@@ -112,14 +112,7 @@ need strace strace # a test checks with it that a commit is on the disk before i
 [[ $(id -u) = 0 ]] || die "The end-to-end tests need the cluster on this machine, and that needs root."
 unset KUBECONFIG
 
-# pytest: the user's, or one in an environment outside of the clone.
-pytest=(python3 -m pytest)
-if ! python3 -c 'import pytest' 2>/dev/null; then
-    venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/pytest
-    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-    [[ -x $venv/bin/pytest ]] || { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet pytest; }
-    pytest=("$venv/bin/python" -m pytest)
-fi
+need_pytest
 
 # timed CARGO-TEST-ARGUMENT…: runs tests that print how long each of them took. The option is for nightly compilers; the
 # variable makes the harness of a stable one accept it, and is set for the tests alone, since it would change the build.

@@ -19,7 +19,8 @@ from typing import Any
 
 import psycopg
 from dalsegno.langgraph import RecordSaver
-from services import NAMESPACE, dalsegno_on, kubectl, postgres, stored_bytes, worker
+from langgraph_postgres import postgres, programs
+from services import NAMESPACE, dalsegno_on, kubectl, stored_bytes, worker
 
 COLUMNS = (
     "channels",
@@ -72,12 +73,13 @@ def row(vendor: ModuleType, label: str, turns: int, measured: dict[str, dict[str
     """A row of the table."""
     saver, record = measured["theirs"], measured["ours"]
     bytes_ratio = record["storage_bytes"] / saver["storage_bytes"]
+    ratio = record["write_per_invoke_ms"] / saver["write_per_invoke_ms"]
     return [
         label,
         str(turns),
         f"{saver['write_per_invoke_ms']:.1f} ms",
         f"{record['write_per_invoke_ms']:.1f} ms",
-        f"{record['write_per_invoke_ms'] / saver['write_per_invoke_ms']:.2f}×",
+        f"{ratio:.2f}×",
         f"{saver['read_avg_ms']:.1f} ms",
         f"{record['read_avg_ms']:.1f} ms",
         f"{record['first_read_ms']:.0f} ms",
@@ -88,7 +90,9 @@ def row(vendor: ModuleType, label: str, turns: int, measured: dict[str, dict[str
 
 
 def main(file: str) -> None:
-    with postgres() as server:
+    folder = programs()
+    assert folder, "PostgreSQL is installed by hack/bench.sh"
+    with postgres(folder) as server:
         for name in ("langgraph", "dalsegno"):
             with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
                 connection.execute(f"CREATE DATABASE {name}".encode())

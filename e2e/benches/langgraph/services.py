@@ -1,12 +1,9 @@
-"""What the bench needs around it: a PostgreSQL server, `dalsegno` as two processes, and runs with an attached worker."""
+"""What the bench needs around it: `dalsegno` as two processes, runs with an attached worker, and the bytes of a run."""
 
 from __future__ import annotations
 
 import json
 import os
-import pwd
-import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,12 +11,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import dalsegno
 import psycopg
-
-T = TypeVar("T")
+from langgraph_postgres import free_port
 
 NAMESPACE = "bench-langgraph"
 
@@ -48,31 +44,6 @@ TABLES_WITH_RUNS = """
     SELECT table_name FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
     WHERE table_schema = current_schema() AND table_type = 'BASE TABLE' AND column_name = 'run' AND data_type = 'uuid'
 """
-
-
-@contextmanager
-def postgres() -> Iterator[str]:
-    """A PostgreSQL server of its own, with the settings of a new installation. Yields its URL without a database."""
-    directory, port = Path(tempfile.mkdtemp(prefix="dalsegno-bench-pg.")), free_port()
-    as_user: dict[str, Any] = {}
-    if os.getuid() == 0:  # PostgreSQL does not run as root
-        as_user = {"user": "postgres", "group": pwd.getpwnam("postgres").pw_gid, "extra_groups": []}
-        shutil.chown(directory, "postgres")
-    data = directory / "data"
-    settings = ["listen_addresses=127.0.0.1", f"port={port}", f"unix_socket_directories={directory}"]
-    with (directory / "log").open("wb") as log:
-        initdb = ["initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(initdb, stdout=log, stderr=log, check=True, cwd="/", **as_user)
-        options = [part for setting in settings for part in ("-c", setting)]
-        server = subprocess.Popen(["postgres", "-D", data, *options], stdout=log, stderr=log, cwd="/", **as_user)
-    url = f"postgres://postgres@127.0.0.1:{port}"
-    try:
-        eventually("PostgreSQL", server, lambda: psycopg.connect(f"{url}/postgres", connect_timeout=1).close() or True)
-        yield url
-    finally:
-        server.terminate()
-        server.wait()
-        shutil.rmtree(directory)
 
 
 @contextmanager
@@ -164,10 +135,3 @@ def eventually(what: str, process: subprocess.Popen[bytes] | None, ready: Callab
             last = str(error)
         time.sleep(0.1)
     raise SystemExit(f"{what}: {last}")
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -79,10 +79,11 @@ def orders(point: CrashPoint | None, files: Files) -> MemoryGateway:
     return gateway
 
 
-def test_an_approved_order_is_paid_once(files: Files) -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_approved_order_is_paid_once(files: Files, every: int) -> None:
     whole = orders(None, files)
     whole.close()
-    for number in range(0, len(whole.requests), 5):
+    for number in range(0, len(whole.requests), every):
         for side in "before", "after":
             point = CrashPoint(number, side)
             with orders(point, files) as gateway:
