@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the figures of docs/reference/performance.md, as ratios to a floor that is measured in the same run. Without arguments
-# it runs all benches but scale, parked and ramp, which take long, and langgraph: boundary turns sizing slow reaction quiet memory lives. The
-# tables of sizing are in docs/reference/sizing.md.
+# it runs all benches but scale, parked, ramp and overhead, which take long, and langgraph: boundary turns sizing slow reaction
+# quiet memory lives. The tables of sizing are in docs/reference/sizing.md.
 source "$(dirname "$0")/lib.sh"
 
 wanted=" ${*:-boundary turns sizing slow reaction quiet memory lives} "
@@ -66,6 +66,20 @@ if is_wanted slow; then
         strace -f --seccomp-bpf -o /dev/null -e trace=fdatasync,fsync -e inject=fdatasync,fsync:delay_exit=5000 \
             "$(program "$bench")"
     done
+fi
+
+if is_wanted overhead; then
+    step 'Turns of one second: each framework with and without Dal Segno'
+    DALSEGNO_ADAPTERS=none hack/adapters.sh
+    # The agents wait for their model most of the time, so all pairs run at once.
+    overheads=()
+    for framework in plain langgraph claude openai pydantic_ai; do
+        python=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/${framework/_/-}/bin/python
+        [[ $framework != plain ]] || python=python3
+        PYTHONPATH=sdk/python/src "$python" sdk/python/benches/overhead.py "$framework" &
+        overheads+=("$!")
+    done
+    for process in "${overheads[@]}"; do wait "$process"; done
 fi
 
 # These benches need no containers: they use a control plane of their own with fake nodes.

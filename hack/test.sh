@@ -153,6 +153,7 @@ scenarios=$(program_of scenarios --test scenarios) chaos=$(program_of chaos --te
 # same time, 22 s each, and so are the tests of the adapters, and lint. They use only the processor time that is left.
 background 'fuzz' 50 hack/fuzz.sh 22
 background 'adapters' 40 hack/adapters.sh
+background 'other Pythons' 30 hack/pythons.sh
 background 'lint' 40 hack/lint.sh
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&
@@ -173,6 +174,7 @@ else
 fi
 finish 'fuzz' cargo || true
 finish 'adapters' pytest || true
+finish 'other Pythons' pytest || true
 finish 'lint' nothing || true
 take_down || failed=$((failed + 1))
 
