@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from typing import Any
 import dalsegno
 from dalsegno import aio
 from dalsegno.testing import memory, models, plugin
+from python_docstrings import layout, one_line, target
+from python_frameworks import framework
 
 HEAD = """# The Python package
 
@@ -42,6 +43,8 @@ def page() -> Iterator[str]:
     yield "## `dalsegno.aio`\n"
     yield f"{text(aio).partition('```python')[0].strip()}\n"
     yield "Each method is that of `Run`, `Turn` or `Space`. What sends a request is a coroutine.\n"
+    for name in ("langgraph", "claude", "openai", "pydantic_ai"):
+        yield from framework(Path(dalsegno.__file__).parent / name)
     yield from module(memory, "dalsegno.testing.memory")
     yield from module(models, "dalsegno.testing.models")
     yield "## `dalsegno.testing.plugin`\n"
@@ -117,19 +120,6 @@ def source(kind: type) -> ast.ClassDef:
     raise LookupError(kind)
 
 
-def target(statement: ast.stmt) -> str:
-    """The public name that a statement declares, or an empty text."""
-    targets = (
-        [statement.target]
-        if isinstance(statement, ast.AnnAssign)
-        else statement.targets
-        if isinstance(statement, ast.Assign)
-        else []
-    )
-    names = [ast.unparse(it).removeprefix("self.") for it in targets]
-    return names[0] if len(names) == 1 and names[0].isidentifier() and not names[0].startswith("_") else ""
-
-
 def methods(kind: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for base in reversed([it for it in kind.__mro__ if it.__module__.startswith("dalsegno")]):
@@ -160,29 +150,8 @@ def signature(function: Any) -> str:
 
 
 def text(it: Any) -> str:
-    """A docstring. What it says of each parameter becomes an item of a list."""
-    doc = inspect.getdoc(it) or ""
-    if "```" in doc:
-        return doc
-    names = [name for name in inspect.signature(it).parameters] if inspect.isfunction(it) else []
-    item = re.compile(rf"(?:{'|'.join(names)})(?:, \w+)*: ") if names else re.compile("(?!)")
-    paragraphs: list[str] = []
-    for line in doc.splitlines():
-        if item.match(line):
-            paragraphs.append(f"- {line}")
-        elif line.startswith("    ") and paragraphs and paragraphs[-1].startswith("- "):
-            paragraphs[-1] += f" {line.strip()}"
-        else:
-            paragraphs.append(line)
-    return "\n".join(wrap(line) if line.startswith("- ") else line for line in paragraphs)
-
-
-def wrap(line: str) -> str:
-    return textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-
-
-def one_line(doc: str) -> str:
-    return " ".join(doc.split()).replace("|", "\\|")
+    """A docstring, with a list of its parameters."""
+    return layout(inspect.getdoc(it) or "", [*inspect.signature(it).parameters] if inspect.isfunction(it) else [])
 
 
 if __name__ == "__main__":

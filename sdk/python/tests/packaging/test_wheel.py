@@ -18,7 +18,6 @@ from installed import (
     PACKAGE,
     Built,
     Environment,
-    as_main,
     blocks,
     built,
     dev,
@@ -137,18 +136,21 @@ def test_the_agent_of_the_guide_runs_by_copy_and_paste(plain: Environment, tmp_p
 
 @in_repository
 def test_the_asynchronous_agent_of_the_guide_runs_by_copy_and_paste(plain: Environment, tmp_path: Path) -> None:
-    [agent] = [block for block in blocks(GUIDES / "python.md", "python") if block.startswith("async with")]
-    prelude = f'''{LEDGER}
+    [agent] = [block for block in blocks(GUIDES / "python.md", "python") if "dalsegno.aio.attach" in block]
+    lines = "".join(f"    {line}\n" for line in agent.splitlines())
+    program = f"""
+import asyncio
+import dalsegno.aio
+{LEDGER.replace("def post", "async def post")}
 async def model(state):
     return "once"
 
-@dalsegno.tool(policy="retrySameKey")
-async def write_page(page, text, *, key=""):
-    return ledger.post({{"page": page, "text": text}}, idempotency_key=key)["id"]
-'''
-    program = as_main(prelude, "").partition("async def main")[0]
-    lines = "".join(f"    {line}\n" for line in agent.splitlines())
-    program += f"async def main():\n{lines}\n    print('RESULT', len(entries))\n\nasyncio.run(main())\n"
+async def main():
+{lines}
+    print("RESULT", len(entries))
+
+asyncio.run(main())
+"""
     said, _ = dev(dev_program(), plain, tmp_path, program)
     assert [*results(said)] == [3], said
 
