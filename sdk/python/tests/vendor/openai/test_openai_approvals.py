@@ -60,7 +60,7 @@ def test_an_approved_call_runs_once_under_its_approval(gateway: MemoryGateway) -
         attempt(gateway, work)
     assert attempt(gateway, work) == "done"
     assert [cents for cents, _ in wire.done] == [5, 5] and len({key for _, key in wire.done}) == 1
-    assert gateway.rows.waits[id].used_by.startswith("2.wire.c1-0.")
+    assert gateway.rows.waits[id].used_by == "2.wire.c1-0"
     assert len(model.calls) == 2 and read(model)[-1] == ("function_call_output", "wired 5")
 
 
@@ -146,4 +146,4 @@ def test_an_approval_in_an_agent_that_is_a_tool_parks_the_run(gateway: MemoryGat
         attempt(gateway, work)
     assert attempt(gateway, work) == "done"
     assert len({key for _, key in wire.done}) == 1 and (len(outer.calls), len(inner.calls)) == (2, 2)
-    assert gateway.rows.waits[id].used_by.startswith("2.wire.c1-0.")
+    assert str(gateway.rows.waits[id].used_by).startswith("2.wire.c1-0.")
