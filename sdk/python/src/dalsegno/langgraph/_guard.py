@@ -29,6 +29,9 @@ Probe = Callable[..., Any]
 
 VENDOR_ID = re.compile(r"[A-Za-z0-9_:-]{1,32}")
 
+CALL_ID = re.compile(r"lg\.(?P<name>.+)\.[A-Za-z0-9_:-]{1,32}\.[0-9a-f]{16}(\.r\d+)?")
+"""What `_call_id` and `Guard` make."""
+
 
 def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Probe) -> Guard:
     """Makes the calls of tools calls of the run: `ToolNode([pay], wrap_tool_call=guard(run, pay="retrySameKey"))`.
@@ -184,10 +187,10 @@ def recover(run: Run[Any]) -> list[dict[str, Any]]:
     """
     run.adopt()
     for call in run._calls.inherited():
-        if (call["policy"], call["state"]) == ("probe", "started"):
-            for name, probe in _probes.get(run, {}).items():
-                if call["id"].startswith(f"lg.{name}."):
-                    _ask_probe(run, probe, call)
+        id = CALL_ID.fullmatch(call["id"])
+        probe = _probes.get(run, {}).get(id["name"]) if id else None
+        if probe is not None and (call["policy"], call["state"]) == ("probe", "started"):
+            _ask_probe(run, probe, call)
     return run.recover()
 
 

@@ -64,7 +64,7 @@ def run_graph(
 
     Errors: `Leave` (`Parked`, `Suspended`, `Cancelled`, `AtLimit`, `Stopping`); `Uncertain` where nobody knows whether a
     call of an earlier attempt took effect, and no probe is named in `guard`; whatever a node or a tool raises; `Error`
-    where the graph has no `RecordSaver`, or has breakpoints (`interrupt_before`, `interrupt_after`).
+    for that, where an earlier attempt has gone on to the next input; `Error` where the graph has no `RecordSaver`, or has breakpoints (`interrupt_before`, `interrupt_after`).
     """
     loop = _Loop(run, graph, input, config, ask, answer)
     while (step := loop.next()) is not None:
@@ -149,7 +149,10 @@ class _Loop:
         if reached < self._number:
             return self._step(self._input)
         if reached > self._number:
-            self.output = self._output_of(self._last_of_input())
+            last = self._last_of_input()
+            if last.tasks:
+                raise Error(_failure(self._number, last))
+            self.output = self._output_of(last)
             return None
         if now.interrupts:
             return self._step(Command(resume=self._answers(now.interrupts)))
@@ -217,6 +220,12 @@ class _Loop:
         if isinstance(channels, str) or not is_object(values):
             return values
         return {name: values[name] for name in channels if name in values}
+
+
+def _failure(number: int, last: Any) -> str:
+    """Why an input has no output. The agent has caught the error and went on, so it does the same again."""
+    error = next((it.error for it in last.tasks if it.error), "its graph was not run to its end")
+    return f"input {number} failed in an earlier attempt, and a later input followed it: {error}"
 
 
 class _Meter(BaseCallbackHandler):

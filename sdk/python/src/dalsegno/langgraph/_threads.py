@@ -39,6 +39,9 @@ MAX_INLINE_BYTES = 3 << 20
 BATCH_BYTES = 8 << 20
 """What is longer than this together is written in several batches. A body may have 16 MiB."""
 
+SINGLE_READS = 64
+"""So many records are read one by one before they are deleted; of more the whole thread is read."""
+
 Typed = tuple[str, bytes]
 """What a serializer makes of a value: its type and its bytes."""
 
@@ -89,15 +92,22 @@ class Thread:
         self.checkpoints[ns][quoted(stored.id)] = stored
         self.filled[ns].update((channel, str(version)) for channel, version in stored.values.items())
 
-    def drop(self, stored: StoredCheckpoint) -> list[str]:
-        """Removes a checkpoint and its writes. Returns the channels whose values no other checkpoint has."""
-        ns, id = quoted(stored.ns), quoted(stored.id)
-        self.writes.pop((ns, id), None)
-        self.write_keys.pop((ns, id), None)
-        del self.checkpoints[ns][id]
-        others = self.checkpoints[ns].values()
-        self.filled[ns] = {(name, str(version)) for it in others for name, version in it.values.items()}
-        return [name for name, version in stored.values.items() if (name, str(version)) not in self.filled[ns]]
+    def drop(self, doomed: Sequence[StoredCheckpoint]) -> list[tuple[StoredCheckpoint, str]]:
+        """Removes checkpoints and their writes. Returns those of their channels whose value no other checkpoint has."""
+        for stored in doomed:
+            at = quoted(stored.ns), quoted(stored.id)
+            self.writes.pop(at, None)
+            self.write_keys.pop(at, None)
+            del self.checkpoints[at[0]][at[1]]
+        for ns in {quoted(stored.ns) for stored in doomed}:
+            others = self.checkpoints[ns].values()
+            self.filled[ns] = {(name, str(version)) for it in others for name, version in it.values.items()}
+        return [
+            (stored, name)
+            for stored in doomed
+            for name, version in stored.values.items()
+            if (name, str(version)) not in self.filled[quoted(stored.ns)]
+        ]
 
     def merge(self, at: tuple[str, str], writes: Iterable[StoredWrite]) -> None:
         """Adds writes. A task that runs again keeps what it wrote first, apart from special writes."""
@@ -189,20 +199,28 @@ class Threads:
     def delete_thread(self, part: str) -> None:
         """Deletes a thread, and what crashes have left of it."""
         for space in (CHECKPOINTS, WRITES, VALUES):
-            found = {item.key: item.value for item in self._run.space(space).items(f"{part}/")}
-            self._delete([(space, key, value) for key, value in found.items()])
+            self._delete([(space, it.key, _blob_of(it.value)) for it in self._run.space(space).items(f"{part}/")])
         self._loaded[part] = Thread()
         self._latest = {key: value for key, value in self._latest.items() if not key.startswith(f"{part}/")}
 
     def delete(self, part: str, doomed: Iterable[StoredCheckpoint]) -> None:
         """Deletes checkpoints, their pending writes, and the values that no other checkpoint has."""
-        thread, keys = self.thread(part), list[tuple[str, str]]()
-        for stored in list(doomed):
+        thread, keys = self.thread(part), set[tuple[str, str]]()
+        doomed = list(doomed)
+        for stored in doomed:
             at = (quoted(stored.ns), quoted(stored.id))
-            keys.append((CHECKPOINTS, path(part, *at)))
-            keys += [(WRITES, key) for key in thread.write_keys[at]]
-            keys += [(VALUES, self._value_key(part, stored, channel)) for channel in thread.drop(stored)]
-        self._delete([(space, key, self._run.space(space).get(key)) for space, key in keys])
+            keys.add((CHECKPOINTS, path(part, *at)))
+            keys.update((WRITES, key) for key in thread.write_keys[at])
+        keys.update((VALUES, self._value_key(part, stored, channel)) for stored, channel in thread.drop(doomed))
+        self._delete(self._found(part, keys))
+
+    def _found(self, part: str, keys: set[tuple[str, str]]) -> list[tuple[str, str, str | None]]:
+        """Records of a thread, each with its blob if it has one; those of checkpoints come first. Many are read in pages."""
+        if len(keys) <= SINGLE_READS:
+            return [(space, key, _blob_of(self._run.space(space).get(key))) for space, key in sorted(keys)]
+        spaces = (CHECKPOINTS, WRITES, VALUES)
+        of_thread = ((space, item) for space in spaces for item in self._run.space(space).items(f"{part}/"))
+        return [(space, item.key, _blob_of(item.value)) for space, item in of_thread if (space, item.key) in keys]
 
     def copy(self, source: str, target: str, name: str | None) -> None:
         """Copies a thread; `name` is the id of the target, `None` for the run's own thread."""
@@ -263,21 +281,22 @@ class Threads:
 
     def _resolve(self, value: Any) -> Any:
         """The value of a record, from its blob if it has one."""
-        if not _is_pointer(value):
+        blob = _blob_of(value)
+        if blob is None:
             return value
-        content = self._run.space(BLOBS).blob_get(value["blob"])
+        content = self._run.space(BLOBS).blob_get(blob)
         if content is None:
             raise LookupError("a long value of a checkpoint is missing in the records: it was deleted")
         return json.loads(content)
 
-    def _delete(self, records: Sequence[tuple[str, str, Any]]) -> None:
-        """Deletes records, each given by its space, its key and its value; then the blobs of those that have one."""
+    def _delete(self, records: Sequence[tuple[str, str, str | None]]) -> None:
+        """Deletes records, each given by its space, its key and its blob if it has one; then those blobs."""
         for at in range(0, len(records), BATCH_OPERATIONS):
             batch = records[at : at + BATCH_OPERATIONS]
             self._run.write(*(Operation.delete(space, key) for space, key, _ in batch))
-        for _, _, value in records:
-            if _is_pointer(value):
-                self._run.space(BLOBS).delete(value["blob"])
+        for _, _, blob in records:
+            if blob is not None:
+                self._run.space(BLOBS).delete(blob)
 
 
 def batches(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
@@ -320,5 +339,6 @@ def _blob_key(space: str, key: str) -> str:
     return hashlib.sha256(f"{space}/{key}".encode()).hexdigest()
 
 
-def _is_pointer(value: Any) -> bool:
-    return is_object(value) and set(value) == {"blob"}
+def _blob_of(value: Any) -> str | None:
+    """The key of the blob that has the value of this record; `None` if the record has it itself."""
+    return value["blob"] if is_object(value) and set(value) == {"blob"} else None

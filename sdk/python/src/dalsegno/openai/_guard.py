@@ -33,7 +33,7 @@ from dalsegno._errors import CallFailed, Error, KeyRefused, Uncertain
 from dalsegno._shapes import is_array, is_object
 from dalsegno.aio import AsyncRun
 from dalsegno.aio._tools import value_of
-from dalsegno.openai._link import Link, Stopped, is_agent, link_of, name_part, scope
+from dalsegno.openai._link import Link, Stopped, digest, is_agent, link_of, name_part, scope
 from dalsegno.openai._model import DurableModel
 
 LOCAL_TOOLS = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool, ShellTool)
@@ -79,7 +79,8 @@ def guard(run: AsyncRun[Any], agent: Agent[C], **policies: Policy) -> Agent[C]:
         `ask`: the run is held until a person has found out.
         `unguarded`: the tool runs as without this package: perhaps twice.
 
-    A call's id is `TURN.TOOL.ID`, with the vendor's id of the call. The agents in `handoffs` are guarded with the same
+    A call's id is `TURN.TOOL.ID`, with the vendor's id of the call, and in an agent that is a tool `TURN.TOOL.ID.HASH`, with
+    a hash of the calls around it. The agents in `handoffs` are guarded with the same
     policies. An agent that is a tool is guarded before: `guard(run, inner, …).as_tool(…)`; it has no policy itself. Tools
     of MCP servers have policies by their names too. Tools that the provider runs (`WebSearchTool` and others) are left
     alone: they are a part of the model's answer.
@@ -234,7 +235,7 @@ class _GuardedTool:
         if granted is not None and granted.changes:
             arguments = {**arguments, **granted.changes}
             text = json.dumps(arguments)
-        id = f"{self._run.next_turn}.{self._name}.{name_part(context.tool_call_id)}"
+        id = f"{self._run.next_turn}.{self._name}.{_place(context.tool_call_id)}"
         if self._policy == "readOnly":
             id = self._run.sync._anew(id)
         approval = None if granted is None else granted.approval
@@ -322,6 +323,15 @@ class _GuardedTool:
         if text is None:
             raise failed
         return text
+
+
+def _place(tool_call_id: str) -> str:
+    """Which call of a tool it is, in the turn: the vendor's id, and in a nested agent also where that runs.
+
+    Some providers count the calls of each answer, so two nested agents get the same ids.
+    """
+    around = scope.get()
+    return f"{name_part(tool_call_id, 50)}.{digest(around)}" if around else name_part(tool_call_id)
 
 
 def _storable(tool: FunctionTool, output: Any) -> Any:

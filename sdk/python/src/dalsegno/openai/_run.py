@@ -27,7 +27,7 @@ from agents.run import DEFAULT_MAX_TURNS
 from pydantic import TypeAdapter, ValidationError
 
 from dalsegno import _json
-from dalsegno._errors import Parked
+from dalsegno._errors import Error, Parked
 from dalsegno._inbox import as_user_turn
 from dalsegno._shapes import is_object
 from dalsegno._waits import Answer
@@ -94,7 +94,8 @@ async def run_agent(
     approved, with `changes` in place of the model's arguments; their claims name the approval. The model gets to know
     of denials and changes.
 
-    Errors: `ValueError` where the agent is not guarded or `run.state` is no dict; `Leave` between two turns, see
+    Errors: `ValueError` where the agent is not guarded or `run.state` is no dict; `Error` where two nested agents ask for
+    approvals of calls with the same id of the model; `Leave` between two turns, see
     `Run.check`; `Uncertain`, `KeyRefused`, `Diverged`, `Refused`; what a tool with an effect raised; and the
     vendor's, such as `MaxTurnsExceeded` and tripwires of guardrails. After any error the turn is not committed.
     """
@@ -234,6 +235,8 @@ class _Loop(Generic[C]):
             entry = {"output": output, "agent": result.last_agent.name, "history": _json.copy(result.to_input_list())}
         else:
             asked = [_question(self.run, item) for item in result.interruptions]
+            if len({it["id"] for it in asked}) < len(asked):  # the vendor would let one approval allow both
+                raise Error("two calls with the same id of the model need an approval: nobody could tell them apart")
             entry = {"state": _json.copy(stored), "asked": asked, "notes": notes}
         self.run.state.setdefault(STATE_KEY, {})[self.id] = entry
 

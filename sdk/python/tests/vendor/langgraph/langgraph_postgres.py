@@ -37,11 +37,11 @@ def postgres(folder: Path) -> Iterator[str]:
         shutil.chown(directory, "postgres")
     data, log = directory / "data", (directory / "log").open("wb")
     with log:
-        create = [folder / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(create, stdout=log, stderr=log, check=True, **as_user)
+        create = [f"{folder}/initdb", "-D", f"{data}", "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]
+        subprocess.run([*create, "--no-sync"], stdout=log, stderr=log, check=True, **as_user)
         settings = ["listen_addresses=127.0.0.1", f"port={port}", f"unix_socket_directories={directory}"]
-        serve = [folder / "postgres", "-D", data, *(part for setting in settings for part in ("-c", setting))]
-        server = subprocess.Popen(serve, stdout=log, stderr=log, **as_user)
+        serve = [f"{folder}/postgres", "-D", f"{data}", *(part for setting in settings for part in ("-c", setting))]
+        server: subprocess.Popen[bytes] = subprocess.Popen(serve, stdout=log, stderr=log, **as_user)
     url = f"postgres://postgres@127.0.0.1:{port}"
     try:
         _await_start(server, f"{url}/postgres", directory / "log")
@@ -56,7 +56,8 @@ def _await_start(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     end = time.monotonic() + START_SECONDS
     while True:
         try:
-            return psycopg.connect(url, connect_timeout=5).close()
+            psycopg.connect(url, connect_timeout=5).close()
+            return
         except psycopg.OperationalError as error:
             if server.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"PostgreSQL has not started:\n{log.read_text()}") from error

@@ -275,6 +275,34 @@ def test_a_probe_decides_about_a_call_before_the_graph_goes_on(attempts: Attempt
     assert len({*keys}) == (1 if took_effect else 2), "the second try is another call"
 
 
+def test_a_call_is_for_the_probe_of_its_own_tool_where_one_name_begins_with_another(attempts: Attempts) -> None:
+    probed: list[str] = []
+
+    @tool("pay.back")
+    def pay_back(cents: int) -> str:
+        """Pays back."""
+        raise Crash
+
+    def find(name: str) -> Any:
+        def probe(cents: int) -> str:
+            probed.append(name)
+            return f"{name} has {cents}"
+
+        return probe
+
+    policies = {"pay": find("pay"), "pay.back": find("pay.back")}
+    for number in (1, 2):
+        with attempts.attempt() as run:
+            graph = agent(run, [pay_back], [call("pay.back", cents=5), DONE], wrap_tool_call=guard(run, **policies))
+            if number == 1:
+                with pytest.raises(Crash):
+                    run_graph(run, graph, QUESTION)
+                raise Crash
+            state = run_graph(run, graph, QUESTION)
+            run.finish()
+    assert (probed, told(state)) == (["pay.back"], ["pay.back has 5"])
+
+
 def test_a_call_without_a_probe_leaves_as_uncertain_and_is_no_tool_error(attempts: Attempts) -> None:
     @tool
     def pay(cents: int) -> str:

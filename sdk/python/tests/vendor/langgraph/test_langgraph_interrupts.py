@@ -334,6 +334,33 @@ def test_each_call_in_a_process_is_another_input_and_a_later_attempt_repeats_non
     assert ran == ["a", "b", "b"]
 
 
+def test_an_input_that_has_failed_fails_again_in_a_later_attempt(attempts: Attempts) -> None:
+    def node(state: State) -> Any:
+        if state["log"][-1] == "b":
+            raise ValueError("b has no address")
+        return {"log": [f"re {state['log'][-1]}"]}
+
+    def letters(run: Any) -> list[Any]:
+        graph, answers = chain(run, node, says("sent")), list[Any]()
+        for letter in ("a", "b", "c"):
+            try:
+                answers.append(run_graph(run, graph, {"log": [letter]})["log"][-2:])
+            except Exception as error:  # noqa: BLE001
+                answers.append(type(error).__name__)
+        return answers
+
+    with attempts.attempt() as run:
+        assert letters(run) == [["re a", "sent"], "ValueError", ["re c", "sent"]]
+        raise Crash
+    with attempts.attempt() as run:
+        graph = chain(run, node, says("sent"))
+        assert run_graph(run, graph, {"log": ["a"]})["log"][-2:] == ["re a", "sent"]
+        with pytest.raises(dalsegno.Error, match="input 2 .*b has no address"):
+            run_graph(run, graph, {"log": ["b"]})
+        assert run_graph(run, graph, {"log": ["c"]})["log"][-2:] == ["re c", "sent"]
+        run.finish()
+
+
 def test_a_step_that_has_stored_its_writes_is_committed_before_the_next_input(attempts: Attempts) -> None:
     ran: list[str] = []
 

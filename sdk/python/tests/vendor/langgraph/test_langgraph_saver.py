@@ -277,6 +277,18 @@ def test_a_prune_keeps_what_a_delta_channel_is_rebuilt_from(attempts: Attempts) 
         raise Crash
 
 
+def test_a_prune_of_many_checkpoints_takes_few_requests(attempts: Attempts) -> None:
+    with attempts.attempt() as run:
+        graph = counting(run, 200)
+        run_graph(run, graph, {"log": []}, config={"recursion_limit": 1000})
+        before = len(attempts.gateway.requests)
+        graph.checkpointer.prune([graph.checkpointer.thread_id])
+        assert len(attempts.gateway.requests) - before < 20
+        assert len([*graph.checkpointer.list(at(graph.checkpointer))]) == 1
+        raise Crash
+    assert len({key for space, key in attempts.gateway.rows.records if space == "lg.checkpoints"}) == 1
+
+
 def test_a_prune_of_other_graphs_keeps_the_latest_checkpoint_alone(attempts: Attempts) -> None:
     with attempts.attempt() as run:
         graph = counting(run, 5)

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("agents.memory", reason="openai-agents is not installed: hack/adapters.sh runs these tests")
 
 from agents import Agent, function_tool
-from agents.testing import ScriptedModel
+from agents.testing import ScriptedModel, function_call
 
-from dalsegno import Parked
+from dalsegno import Error, Parked
 from dalsegno.openai import call_key, guard, run_agent
 from dalsegno.testing.memory import MemoryGateway
 from openai_world import Asked, Run, attempt, calls, gateway, read, says
@@ -146,4 +146,22 @@ def test_an_approval_in_an_agent_that_is_a_tool_parks_the_run(gateway: MemoryGat
         attempt(gateway, work)
     assert attempt(gateway, work) == "done"
     assert len({key for _, key in wire.done}) == 1 and (len(outer.calls), len(inner.calls)) == (2, 2)
-    assert gateway.rows.waits[id].used_by == "2.wire.c1-0"
+    assert str(gateway.rows.waits[id].used_by).startswith("2.wire.c1-0.")
+
+
+def test_one_approval_never_allows_two_calls_that_have_one_id(gateway: MemoryGateway) -> None:
+    class Counting(ScriptedModel):
+        async def get_response(self, *settings: Any, **named: Any) -> Any:
+            self.enqueue([function_call("wire", {"cents": 5}, call_id="call_0")])
+            return await super().get_response(*settings, **named)
+
+    outer = ScriptedModel([[function_call("clerk", {"input": n}, call_id=n) for n in ("one", "two")], says()])
+    wire = Wire()
+
+    async def work(run: Run) -> Any:
+        nested = wire.agent(run, Counting()).as_tool("clerk", "wires")
+        return await run_agent(run, guard(run, Agent(name="outer", model=outer, tools=[nested])), "go")
+
+    with pytest.raises(Error, match="tell them apart"):
+        attempt(gateway, work)
+    assert (gateway.open_waits, wire.done, gateway.rows.head) == ([], [], None)

@@ -311,8 +311,30 @@ def test_an_agent_that_is_a_tool_is_replayed_from_its_own_calls(gateway: MemoryG
     assert attempt(gateway, work) == "done"
     assert outputs(outer) == ["one is paid", "two is paid"]
     assert len(outer.calls) == 2
-    assert {key.partition(":")[2] for key in till.keys} == {"1.pay.p-one", "1.pay.p-two"}
+    assert {key.partition(":")[2].rpartition(".")[0] for key in till.keys} == {"1.pay.p-one", "1.pay.p-two"}
     assert len(inner.calls) <= 5, "four answers, and one that the first attempt may not have stored"
+
+
+def test_calls_of_two_nested_agents_with_one_id_of_the_model_are_two_calls(gateway: MemoryGateway) -> None:
+    """Some providers count the calls of each answer: `call_0` in both."""
+    outer = ScriptedModel(
+        [[function_call("ask_payer", {"input": n}, call_id=n) for n in ("one", "two")], [assistant_message("done")]]
+    )
+    till = Till()
+
+    class Counting(ScriptedModel):
+        async def get_response(self, system_instructions: Any, input: Any, *more: Any, **named: Any) -> Any:
+            paid = not isinstance(input, str) and any(item.get("type") == "function_call_output" for item in input)
+            self.enqueue([assistant_message("paid")] if paid else [function_call("pay", {"cents": 5}, call_id="call_0")])
+            return await super().get_response(system_instructions, input, *more, **named)
+
+    async def work(run: Run) -> Any:
+        nested = payer(run, Counting(), till, "retrySameKey").as_tool("ask_payer", "pays")
+        agent = guard(run, Agent(name="outer", model=outer, tools=[nested]))
+        return (await run_agent(run, agent, "go")).final_output
+
+    assert attempt(gateway, work) == "done"
+    assert len({*till.keys}) == 2, "each of the two pays"
 
 
 def test_agents_that_hand_off_to_each_other_are_all_guarded(gateway: MemoryGateway) -> None:
