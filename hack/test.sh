@@ -45,21 +45,24 @@ count_nothing() { echo 0 0; } # for a step without tests
 log_of() { echo "$logs/${1// /-}.log"; }
 
 # start NAME MINUTES COMMAND…: starts a step. Its output goes to its log only.
+apart=()
 start() {
     local name=$1 limit=$(($2 * 60)) left=$((${BUDGET:-86} * 60 - SECONDS + began))
     shift 2
     ((limit < left)) || limit=$((left > 1 ? left : 1))
     : >"$(log_of "$name")"
-    timeout --kill-after 20 "$limit" "$@" >>"$(log_of "$name")" 2>&1 &
+    "${apart[@]}" timeout --kill-after 20 "$limit" "$@" >>"$(log_of "$name")" 2>&1 &
     pids[$name]=$! starts[$name]=$SECONDS
 }
 
 # background NAME MINUTES COMMAND…: starts a step that runs at the same time as the next ones. It uses only the
-# processor time that they leave.
+# processor time that they leave. Linux may share the processors among sessions first, each with a priority of its own,
+# and `nice` counts only inside a session. So the step gets a session with the lowest priority.
 background() {
-    local name=$1 minutes=$2
-    shift 2
-    start "$name" "$minutes" nice -n 19 ionice -c 3 "$@"
+    local apart=(setsid bash -c 'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 19 ionice -c 3 "$@"' bash)
+    set +m # `setsid` starts a second process, whose id is unknown here, if it leads a process group
+    start "$@"
+    set -m
 }
 
 # await NAME: waits for a step. A trap interrupts this `wait`, but would have to wait for a program in the foreground.
@@ -126,42 +129,58 @@ timed() {
 }
 export -f timed
 
+# program_of NAME CARGO-TEST-ARGUMENT…: the program with these tests. It is started without Cargo, which would wait for
+# the Cargo of a step in the background.
+program_of() {
+    local name=$1 program
+    shift
+    program=$(cargo test --locked --workspace --no-run "$@" 2>&1 | sed -n "s/.*(\(.*deps.$name-.*\))/\1/p") || true
+    readlink -f "${program:-no program $name}"
+}
+
+# end_to_end PROGRAM ARGUMENT…: runs end-to-end tests that print how long each of them took.
+end_to_end() { cd e2e && RUSTC_BOOTSTRAP=1 CARGO_MANIFEST_DIR=$PWD "$@" -Z unstable-options --report-time; }
+export -f end_to_end
+
 # The builds run one after the other, because each uses all cores. One build of Rust serves the tests, the images and
 # the end-to-end tests, as long as every command names the whole workspace. For a part of it Cargo would choose other
 # features and compile anew.
 run 'build the cluster' nothing 25 go run -C e2e/cluster . build || true
 run 'build' nothing 25 cargo build --locked --workspace --lib --bins --tests || true
-run 'lint' nothing 15 hack/lint.sh || true
-run 'tests in Rust' cargo 28 bash -c "timed --exclude dalsegno-e2e --lib --bins --tests --" || true
+# Most of these tests wait for a database, so more of them run at a time than there are processors.
+run 'tests in Rust' cargo 28 env RUST_TEST_THREADS=$(($(nproc) * 3 / 2)) bash -c "timed --exclude dalsegno-e2e --lib --bins --tests --" || true
 run 'examples in the documentation' cargo 5 cargo test --locked --workspace --doc || true
-harness=$(cargo test --locked --workspace --lib --no-run 2>&1 | sed -n 's/.*(\(.*deps.dalsegno_e2e-.*\))/\1/p') || true
-run 'tests of the harness' cargo 5 "${harness:-false}" || true
+run 'tests of the harness' cargo 5 "$(program_of dalsegno_e2e --lib)" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
 run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider sdk/python || true
 
+scenarios=$(program_of scenarios --test scenarios) chaos=$(program_of chaos --test chaos)
+
 # The end-to-end tests wait most of the time. So the fuzz targets, which are a build of their own, are built and run at the
-# same time, 22 s each, and so are the tests of the adapters. Both use only the processor time that is left.
+# same time, 22 s each, and so are the tests of the adapters, and lint. They use only the processor time that is left.
 background 'fuzz' 50 hack/fuzz.sh 22
 background 'adapters' 40 hack/adapters.sh
+background 'lint' 40 hack/lint.sh
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&
     run 'install' nothing 5 "$PROGRAMS/e2e-setup"; then
-    export left_out=''
+    left_out=()
     if has_previous; then
         # Only the last tests need it.
         background 'previous version' 30 hack/previous.sh
     else
-        left_out='--skip upgrade::'
+        left_out=(--skip upgrade::)
         echo '-- left out: the test of an upgrade, since this clone does not have the previous version' | tee -a "$logs/summary"
     fi
-    run 'scenarios' cargo 20 bash -c 'timed --test scenarios -- --test-threads=3' || true
-    [[ -n $left_out ]] || finish 'previous version' nothing || true
-    run 'chaos' cargo 52 bash -c 'timed --test chaos -- --test-threads=1 $left_out' || true
+    run 'scenarios' cargo 20 bash -c 'end_to_end "$@"' bash "$scenarios" --test-threads=3 || true
+    ((${#left_out[@]} > 0)) || finish 'previous version' nothing || true
+    run 'chaos' cargo 52 bash -c 'end_to_end "$@"' bash "$chaos" --test-threads=1 "${left_out[@]}" || true
 else
     echo 'the end-to-end tests could not run' | tee -a "$logs/summary"
 fi
 finish 'fuzz' cargo || true
 finish 'adapters' pytest || true
+finish 'lint' nothing || true
 take_down || failed=$((failed + 1))
 
 step 'The twenty slowest tests'

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 const RUNS: &str = "DALSEGNO_E2E_FLEET_RUNS";
 
 /// The number of all runs without [`RUNS`].
-const SMALL_FLEET: usize = 60;
+const SMALL_FLEET: usize = 40;
 
 /// The number of runs of each kind. At most a few pods of the runs over the quota exist at one time.
 struct Fleet {
@@ -60,9 +60,9 @@ impl Fleet {
 const RECOVERY_LIMIT: Duration = secs(25);
 /// Limit for the new pod's worker to attach. Both kubelets start all containers of the fleet on few cores meanwhile, so
 /// this says nothing about the operator.
-const START_LIMIT: Duration = secs(180);
+const START_LIMIT: Duration = secs(240);
 /// Limit for every run to succeed after the weather.
-const END_LIMIT: Duration = secs(300);
+const END_LIMIT: Duration = secs(420);
 /// Turns of the runs of the roll-out, of one second each.
 const TURNS: i32 = 45;
 

@@ -11,7 +11,10 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from dalsegno._run import Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +37,13 @@ class Portal:
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dalsegno")
         self._leave: SystemExit | None = None  # what a request has raised, until somebody gets it
+
+    @classmethod
+    def of(cls, run: Run[Any]) -> Portal:
+        """The portal of a run, which is made the first time. All that is sent for the run queues in it."""
+        if run._portal is None:
+            run._portal = cls()
+        return run._portal
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in the thread, and returns its result. It may be cancelled; the function runs all the same.

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +17,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dalsegno.testing.memory import MemoryGateway
+from dalsegno.testing.memory._checks import USAGE, Problem
+
+LONGEST_SECONDS = 60
+"""Of what a gateway does by itself, on a machine with much other work."""
 
 
 class ContractGateway:
@@ -39,8 +44,28 @@ class ContractGateway:
         """A person sends a message."""
         raise NotImplementedError
 
+    def settle(self, id: str, outcome: str) -> bool:
+        """A person settles a call. Whether the gateway took it."""
+        raise NotImplementedError
+
     def suspend(self) -> None:
         """A person suspends the run."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """A person cancels the run."""
+        raise NotImplementedError
+
+    def lose(self) -> None:
+        """The pod is lost, and the run gets no other one by itself."""
+        raise NotImplementedError
+
+    def await_no_pod(self) -> str:
+        """Waits until the run gets no more pods. Returns `held`, or the outcome and the reason of the run's end."""
+        raise NotImplementedError
+
+    def usage(self) -> dict[str, int]:
+        """What the run has spent, by the names of the contract."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -58,6 +83,20 @@ class ContractGateway:
         """The pod is lost, and the process of the next one attaches."""
         self.next_attempt()
         return self.attach()
+
+    def await_flag(self, flag: str) -> None:
+        """Waits until a heartbeat says so."""
+        end = time.monotonic() + LONGEST_SECONDS
+        while not self.post("heartbeat")[1][flag]:
+            assert time.monotonic() < end, flag
+            time.sleep(0.05)
+
+    def await_fence(self) -> None:
+        """Waits until the current process is fenced."""
+        end = time.monotonic() + LONGEST_SECONDS
+        while self.said("heartbeat") != "FENCED":
+            assert time.monotonic() < end
+            time.sleep(0.05)
 
     def post(
         self, path: str, body: Any = None, *, bearer: str | None = None, raw: bytes | None = None
@@ -109,8 +148,33 @@ class MemoryWorker(ContractGateway):
     def send(self, value: str, topic: str) -> None:
         self.gateway.send(value, topic)
 
+    def settle(self, id: str, outcome: str) -> bool:
+        try:
+            self.gateway.settle(id, outcome)
+        except Problem:
+            return False
+        return True
+
     def suspend(self) -> None:
         self.gateway.suspend()
+
+    def cancel(self) -> None:
+        self.gateway.cancel()
+
+    def lose(self) -> None:
+        self.gateway.end_attempt()
+
+    def await_no_pod(self) -> str:
+        end = time.monotonic() + LONGEST_SECONDS
+        while not (why := self.gateway.why_no_process).startswith(("it is held", "it has ended")):
+            assert time.monotonic() < end, why
+            time.sleep(0.05)
+            self.gateway.advance(0)
+        finish = self.gateway.finish or {"outcome": "cancelled", "reason": "Cancelled"}
+        return f"{finish['outcome']}: {finish['reason']}" if why == "it has ended" else "held"
+
+    def usage(self) -> dict[str, int]:
+        return {name: self.gateway.rows.usage.get(name, 0) for name in USAGE}
 
     def close(self) -> None:
         self.gateway.close()
@@ -122,13 +186,14 @@ class DevWorker(ContractGateway):
     def __init__(self, program: str, directory: Path) -> None:
         super().__init__()
         self.program, self.directory, self.pod = program, directory, directory / "pod"
-        worker = [sys.executable, str(Path(__file__).with_name("idle_worker.py")), str(self.pod)]
-        with (directory / "log").open("w") as log:
-            self.process = subprocess.Popen([program, "dev", "--", *worker], cwd=directory, stdout=log, stderr=log)
+        self._start()
         self._await_pod()
 
     def next_attempt(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        if self.process.poll() is None:
+            self.lose()
+        else:
+            self._start()
         self._await_pod()
 
     def approve(self, id: str, reason: str) -> None:
@@ -137,18 +202,65 @@ class DevWorker(ContractGateway):
     def send(self, value: str, topic: str) -> None:
         self._people("send", value, "--topic", topic)
 
+    def settle(self, id: str, outcome: str) -> bool:
+        words = ["settle", "--database-url", f"sqlite://{self._database}", "--outcome", outcome, "--reason", "looked"]
+        ended = subprocess.run(
+            [self.program, *words, "dev/agent", id], capture_output=True, text=True, timeout=LONGEST_SECONDS
+        )
+        assert ended.returncode == 0 or "current attempt may still complete" in ended.stderr, ended.stderr
+        return ended.returncode == 0
+
     def suspend(self) -> None:
         self._people("suspend")
 
+    def cancel(self) -> None:
+        """`dalsegno dev` has no verb for it. The row is all that the gateway looks at."""
+        with sqlite3.connect(self._database, timeout=LONGEST_SECONDS) as database:
+            database.execute("UPDATE runs SET cancel_requested_at = ?", [int(time.time() * 1_000)])
+        database.close()
+
+    def lose(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def await_no_pod(self) -> str:
+        self.process.wait(timeout=LONGEST_SECONDS)
+        said = (self.directory / "log").read_text()
+        if "held: " in said:
+            return "held"
+        _, _, end = said.rpartition("the run is over ")
+        _, outcome, reason, *_ = end.replace(";", ":").replace(", ", ": ").split(": ")
+        return f"{outcome.lower()}: {reason}"
+
+    def usage(self) -> dict[str, int]:
+        with sqlite3.connect(self._database, timeout=LONGEST_SECONDS) as database:
+            columns = "tokens_in, tokens_out, tool_calls, cost_micro_usd"
+            [spent] = database.execute(f"SELECT {columns} FROM runs")
+        database.close()
+        return dict(zip(USAGE, spent))
+
     def close(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=20)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=LONGEST_SECONDS)
+
+    @property
+    def _database(self) -> Path:
+        return self.directory / ".dalsegno" / "runs.db"
+
+    def _start(self) -> None:
+        worker = [sys.executable, str(Path(__file__).with_name("idle_worker.py")), str(self.pod)]
+        with (self.directory / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [self.program, "dev", "--", *worker], cwd=self.directory, stdout=log, stderr=log
+            )
 
     def _people(self, *words: str) -> None:
-        subprocess.run([self.program, "dev", *words], cwd=self.directory, check=True, capture_output=True, timeout=20)
+        subprocess.run(
+            [self.program, "dev", *words], cwd=self.directory, check=True, capture_output=True, timeout=LONGEST_SECONDS
+        )
 
     def _await_pod(self) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + LONGEST_SECONDS
         while not self.pod.exists():
             if self.process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"no process was started:\n{(self.directory / 'log').read_text()}")
@@ -161,3 +273,28 @@ class DevWorker(ContractGateway):
 def uid() -> str:
     """A new UUID."""
     return str(uuid.uuid4())
+
+
+def boundary(**more: Any) -> dict[str, Any]:
+    """A boundary with a small state."""
+    return {"commitId": uid(), "state": {"n": 1}, **more}
+
+
+def claim(policy: str = "retrySameKey", **more: Any) -> dict[str, Any]:
+    """The claim of a call that is new."""
+    return {"claimId": uid(), "policy": policy, "key": "k1", **more}
+
+
+def approval(**more: Any) -> dict[str, Any]:
+    """A wait for an approval."""
+    return {"kind": "approval", "title": "Pay", "proposal": 1, **more}
+
+
+def batch(*operations: dict[str, Any]) -> dict[str, Any]:
+    """A batch of records."""
+    return {"batchId": uid(), "operations": [*operations]}
+
+
+def put(key: str, value: Any = 1) -> dict[str, Any]:
+    """An operation in the space `s`."""
+    return {"put": {"space": "s", "key": key, "value": {"json": value}}}

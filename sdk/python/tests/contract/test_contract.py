@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract_gateways import ContractGateway, uid
-
-
-def boundary(**more: Any) -> dict[str, Any]:
-    return {"commitId": uid(), "state": {"n": 1}, **more}
-
-
-def claim(policy: str = "retrySameKey", **more: Any) -> dict[str, Any]:
-    return {"claimId": uid(), "policy": policy, "key": "k1", **more}
+from contract_gateways import ContractGateway, approval, boundary, claim, uid
 
 
 def test_attach_says_where_to_begin(contract: ContractGateway) -> None:
@@ -35,6 +27,13 @@ def test_attaching_again_with_the_same_secret_is_the_same_and_with_another_one_s
     assert contract.post("attach", {"instance": contract.instance}, bearer=contract.token) == (200, first)
     status, refused = contract.post("attach", {"instance": "x" * 43}, bearer=contract.token)
     assert (status, refused["code"]) == (409, "ATTEMPT_SPENT")
+    contract.await_fence()
+    assert contract.post("attach", {"instance": contract.instance}, bearer=contract.token)[1]["code"] == "FENCED"
+
+
+def test_an_instance_has_256_bits(contract: ContractGateway) -> None:
+    for instance in "", "x" * 42, "x" * 42 + "!":
+        assert contract.post("attach", {"instance": instance}, bearer=contract.token)[1]["code"] == "INVALID"
 
 
 def test_a_turn_is_committed_once_and_the_next_attempt_finds_it(contract: ContractGateway) -> None:
@@ -238,7 +237,7 @@ def test_a_wait_is_opened_once_and_the_clock_answers_a_time(contract: ContractGa
 
 def test_an_approval_that_nobody_granted_allows_no_call(contract: ContractGateway) -> None:
     contract.attach()
-    contract.post("waits/pay", {"kind": "approval", "title": "Pay", "proposal": 1})
+    contract.post("waits/pay", approval())
     assert contract.said("calls/a/claim", claim(approval="pay")) == "APPROVAL_NOT_GRANTED"
     assert contract.said("calls/a/claim", claim(approval="none")) == "APPROVAL_NOT_GRANTED"
     assert contract.restart()["unsettledCalls"] == []
@@ -246,7 +245,7 @@ def test_an_approval_that_nobody_granted_allows_no_call(contract: ContractGatewa
 
 def test_a_park_ends_the_attempt_unless_there_is_nothing_to_wait_for(contract: ContractGateway) -> None:
     contract.attach()
-    contract.post("waits/pay", {"kind": "approval", "title": "Pay", "proposal": 1})
+    contract.post("waits/pay", approval())
     assert contract.said("park", {"parkId": uid()}) == "ready"
     assert contract.said("park", {"parkId": uid(), "on": ["none"]}) == "NO_SUCH_WAIT"
     opened = claim("probe")
@@ -262,7 +261,7 @@ def test_a_park_ends_the_attempt_unless_there_is_nothing_to_wait_for(contract: C
 
 def test_a_boundary_may_park(contract: ContractGateway) -> None:
     contract.attach()
-    contract.post("waits/pay", {"kind": "approval", "title": "Pay", "proposal": 1})
+    contract.post("waits/pay", approval())
     turn = json.dumps(boundary(outcome={"park": {"parkId": uid(), "on": ["pay"]}})).encode()
     assert contract.said("turns/1", raw=turn) == "parked"
     status, fenced = contract.post("turns/1", raw=turn)
@@ -304,7 +303,7 @@ def test_a_stranger_is_fenced(contract: ContractGateway) -> None:
 
 def test_a_person_approves_a_message_comes_and_a_suspend_is_parked(contract: ContractGateway) -> None:
     contract.attach()
-    contract.post("waits/pay", {"kind": "approval", "title": "Pay", "proposal": 1})
+    contract.post("waits/pay", approval())
     contract.post("waits/word", {"kind": "message", "topic": "price"})
     assert contract.said("park", {"parkId": uid(), "on": ["pay", "word"], "mode": "any"}) == "parked"
     contract.approve("pay", "PO 7")

@@ -85,3 +85,12 @@ def test_no_two_servers_give_the_same_id() -> None:
         with FakeAnthropic(SCRIPT) as model:
             ids |= {ask(f"{model.url}/v1/messages", asked)["id"] for _ in range(2)}
     assert len(ids) == 4
+
+
+def test_an_error_of_a_script_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        raise KeyError("no such reply")
+
+    with FakeOpenAI(script) as model, pytest.raises(ConnectionError):
+        ask(f"{model.environment['OPENAI_BASE_URL']}/chat/completions", {"messages": []})
+    assert "no such reply" in capfd.readouterr().err

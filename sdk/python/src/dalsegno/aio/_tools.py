@@ -14,7 +14,7 @@ from dalsegno._tools import BoundCall, Tool
 
 async def call_tool(run: Run[Any], tool: Tool[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Makes a call of a tool that is an `async def`."""
-    return await make(run._portal or Portal(), tool.bind(run, args, kwargs))
+    return await make(Portal.of(run), tool.bind(run, args, kwargs))
 
 
 async def make(portal: Portal, bound: BoundCall) -> Any:

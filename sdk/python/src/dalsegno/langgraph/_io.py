@@ -25,7 +25,7 @@ class Io:
     def __init__(self, run: Run[Any] | AsyncRun[Any]) -> None:
         self.run: Run[Any] = run.sync if isinstance(run, AsyncRun) else run
         """The run below. Its methods block."""
-        self._portal = self.run._portal = self.run._portal or Portal()
+        self._portal = Portal.of(self.run)
         self._thread_id = 0
 
     def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -99,10 +99,8 @@ def open_run() -> Run[Any]:
 
 async def send(run: Run[Any], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Runs a function in the thread that sends the run's requests. Errors: its own; `DeferredLeave` for a `Leave`."""
-    if run._portal is None:
-        run._portal = Portal()
     try:
-        return await run._portal.call(function, *args, **kwargs)
+        return await Portal.of(run).call(function, *args, **kwargs)
     except SystemExit as leave:
         raise DeferredLeave(leave) from None
 

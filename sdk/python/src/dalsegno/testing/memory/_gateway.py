@@ -10,17 +10,17 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import dalsegno
+from dalsegno.testing._http import Closing
 from dalsegno.testing.memory import _boundaries, _calls, _waits
 from dalsegno.testing.memory._process import CrashPoint, Ended, Processes
 from dalsegno.testing.memory._rows import Call, Rows
 from dalsegno.testing.memory._server import Server
 
 
-class MemoryGateway:
+class MemoryGateway(Closing):
     """A gateway with one run. It serves until `close`, or the end of `with MemoryGateway() as gateway`.
 
     `run` starts an agent as processes, one attempt after the other. For an agent in this process, set `environment`
@@ -38,14 +38,6 @@ class MemoryGateway:
         self._run_id = str(uuid.uuid4())
         (self._files / "input").write_text(json.dumps(input))
 
-    def __enter__(self) -> MemoryGateway:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Kills a process that still runs, and stops to serve."""
         self._processes.kill()
@@ -58,7 +50,7 @@ class MemoryGateway:
         log = self._files / "termination-log"
         log.touch()
         return {
-            "DALSEGNO_URL": f"http://127.0.0.1:{self._server.port}/v1/runs/{self._run_id}",
+            "DALSEGNO_URL": self._server.url(self._run_id),
             "DALSEGNO_TOKEN_FILE": str(self._files / "token"),
             "DALSEGNO_INPUT_FILE": str(self._files / "input"),
             "DALSEGNO_RUN": self.rows.name,
@@ -124,8 +116,8 @@ class MemoryGateway:
     def rewind(self, turn: int) -> None:
         """Takes the run back to the end of this turn, or to its beginning (0). The current attempt is fenced."""
         with self._server.changed:
-            self.rows.live = False
             _boundaries.rewind(self.rows, turn)
+            self._server.changed.notify_all()
 
     # What people do.
 
@@ -139,9 +131,11 @@ class MemoryGateway:
         self._decide(id, {"outcome": "denied", "by": by, "reason": reason})
 
     def send(self, value: Any, topic: str | None = None, *, author: str = "ann", id: str | None = None) -> int:
-        """Sends the run a message. Returns its position."""
+        """Sends the run a message. Returns its position. Errors: `RuntimeError` if the run has ended."""
         with self._server.changed:
             _waits.tick(self.rows)
+            if self.rows.over:
+                raise RuntimeError("the run has ended")
             position = _waits.send(self.rows, value, topic, author, id or str(uuid.uuid4()))
             self._server.changed.notify_all()
             return position
@@ -151,8 +145,10 @@ class MemoryGateway:
         self.rows.suspend = on
 
     def cancel(self) -> None:
-        """Cancels the run. If it has no process, it is over at once."""
+        """Cancels the run. If it has no process, it is over at once. If it has ended, nothing happens."""
         with self._server.changed:
+            if self.rows.over:
+                return
             self.rows.cancel = True
             if not self.rows.live:
                 self.rows.cancelled = True
@@ -162,9 +158,10 @@ class MemoryGateway:
         self.rows.limit = on
 
     def settle(self, id: str, outcome: str, reason: str = "looked", result: Any = None) -> None:
-        """Settles a call as a person: `completed` or `failed`. Errors: `Problem`."""
+        """Settles a call as a person: `completed` or `failed`. Errors: `Problem`, such as for a call that the current
+        attempt may still complete."""
         with self._server.changed:
-            _calls.settle(self.rows, id, {"outcome": outcome, "reason": reason, "result": result}, person=True)
+            _calls.settle(self.rows, id, {"outcome": outcome, "reason": reason, "result": result}, None)
 
     # What a test looks at.
 
@@ -212,11 +209,7 @@ class MemoryGateway:
             return "it has ended"
         if (timed_out := _waits.held_by_timeout(rows)) is not None:
             return f"it is held: the wait {timed_out} has timed out"
-        stuck = [
-            call
-            for call in rows.calls.values()
-            if call.state == "keyRefused" or (call.state, call.policy) == ("started", "ask")
-        ]
+        stuck = [call for call in _calls.unsettled(rows) if call.state == "keyRefused" or call.policy == "ask"]
         if stuck and not rows.live:
             return f"it is held: the outcome of the call {stuck[0].id} is unknown"
         if rows.suspend and not rows.live:
@@ -234,7 +227,7 @@ class MemoryGateway:
     def _decide(self, id: str, answer: dict[str, Any]) -> None:
         with self._server.changed:
             wait = self.rows.waits[id]
-            if wait.kind != "approval" or wait.answer is not None:
+            if wait.kind != "approval" or wait.answer is not None or self.rows.over:
                 raise KeyError(f"{id} is no open approval")
             known = {name: value for name, value in answer.items() if value is not None}
             _waits.answer(self.rows, wait, known)

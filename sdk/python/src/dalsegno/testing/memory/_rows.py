@@ -5,18 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-
-class Problem(Exception):
-    """A refusal of the gateway: status, code and detail, and whether a fenced boundary is in the store."""
-
-    def __init__(self, status: int, code: str, detail: str, committed: bool | None = None) -> None:
-        super().__init__(code, detail)
-        self.status, self.code, self.detail, self.committed = status, code, detail, committed
+from dalsegno.testing.memory._checks import Problem
 
 
 @dataclass
@@ -32,13 +26,13 @@ class Call:
     result: Any = None
     claim: str | None = None
     attempt: int = 0
-    closed_turn: int = 0
+    tool: str | None = None
 
     def public(self) -> dict[str, Any]:
         """The call as an answer describes it."""
         shown = {"id": self.id, "turn": self.turn, "policy": self.policy, "key": self.key, "state": self.state}
-        payloads = {"arguments": self.arguments, "result": self.result}
-        return {**shown, **{name: value for name, value in payloads.items() if value is not None}}
+        more = {"tool": self.tool, "arguments": self.arguments, "result": self.result}
+        return {**shown, **{name: value for name, value in more.items() if value is not None}}
 
 
 @dataclass
@@ -48,12 +42,13 @@ class Wait:
     id: str
     request: dict[str, Any]
     digest: str
+    turn: int
+    """The turn that was open when it was opened."""
     opened: float
-    opened_at: tuple[int, str]
     deadline: float | None = None
     wake: float | None = None
     answer: dict[str, Any] | None = None
-    answered_after: int = 0
+    answered: float = 0
     timed_out: bool = False
     used_by: str | None = None
 
@@ -63,9 +58,10 @@ class Wait:
         kind: str = self.request["kind"]
         return kind
 
-    def public(self) -> dict[str, Any]:
-        """The wait as an answer describes it."""
-        shown: dict[str, Any] = {"id": self.id, "kind": self.kind, "state": "answered" if self.answer else "open"}
+    def public(self, withdrawn: bool = False) -> dict[str, Any]:
+        """The wait as an answer describes it. withdrawn: whether the run has ended."""
+        state = "answered" if self.answer else "withdrawn" if withdrawn else "open"
+        shown: dict[str, Any] = {"id": self.id, "kind": self.kind, "state": state}
         if self.answer:
             shown["answer"] = self.answer
         if self.kind == "approval":
@@ -73,6 +69,18 @@ class Wait:
         shown["openedAt"] = rfc3339(self.opened)
         times = {"deadline": self.deadline, "wakeTime": self.wake}
         return {**shown, **{name: rfc3339(at) for name, at in times.items() if at is not None}}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a rewind to the end of a turn brings back."""
+
+    head: dict[str, Any]
+    digest: str
+    at: float
+    channels: dict[str, Any]
+    records: dict[tuple[str, str], list[dict[str, Any]]]
+    batches: dict[str, str]
 
 
 @dataclass
@@ -89,16 +97,22 @@ class Rows:
     """Whether the current attempt may write."""
     head: dict[str, Any] | None = None
     head_digest: str = ""
+    head_at: float = 0
     branch: int = 0
     channels: dict[str, Any] = field(default_factory=dict)
-    """By name: `{"value": payload}` or `{"list": [payload]}`."""
-    states: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """The channels after the result of each turn, for reads and rewinds."""
+    """By name: `{"value": payload}` or `{"list": [payload]}`. It is replaced and not changed, as what it holds."""
+    saved: dict[int, Saved] = field(default_factory=dict)
+    """What there was after the result of each turn, for reads and rewinds."""
     events: list[dict[str, Any]] = field(default_factory=list)
+    position: int = 0
+    """Of the last event. It never decreases."""
     usage: dict[str, int] = field(default_factory=dict)
     calls: dict[str, Call] = field(default_factory=dict)
     waits: dict[str, Wait] = field(default_factory=dict)
     records: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    """By space and key. It is replaced and not changed, as its lists. `number`: the order of all entries."""
+    entries: int = 0
+    """How many entries were written so far."""
     batches: dict[str, str] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     parks: dict[str, str] = field(default_factory=dict)
@@ -111,6 +125,7 @@ class Rows:
     finish_digest: str = ""
     finished_by: str | None = None
     cancelled: bool = False
+    cancel_acknowledged_by: str | None = None
     lease_seconds: float = 15
     heartbeat_seconds: float = 5
     clock_offset: float = 0
@@ -128,6 +143,23 @@ class Rows:
         turn: int = self.head["turn"]
         return turn if self.head["boundary"] == "plan" else turn + 1
 
+    def check_bearer(self, bearer: str, committed: bool | None = None) -> None:
+        """Errors: `Problem` if the sender is not the process of the current attempt."""
+        if not bearer:
+            raise Problem(401, "UNAUTHENTICATED", "there is no bearer")
+        if bearer != self.finished_by and (bearer != self.instance or not self.live):
+            raise Problem(409, "FENCED", "this attempt may not write any more; stop all work and exit", committed)
+
+    def refuse_over(self) -> None:
+        """Errors: `Problem` if the run has ended."""
+        if self.over:
+            raise Problem(409, "FINISHED", "the run is finished and accepts no further calls; exit")
+
+    def spend(self, usage: Mapping[str, int]) -> None:
+        """Adds to what the run has spent."""
+        for name, amount in usage.items():
+            self.usage[name] = self.usage.get(name, 0) + amount
+
     def now(self) -> float:
         """The gateway's clock, in seconds."""
         return time.time() + self.clock_offset
@@ -144,41 +176,6 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-def parse_time(text: Any) -> float:
-    """A time in seconds. Errors: `Problem` with `INVALID`."""
-    try:
-        at = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
-        raise invalid(f"{text!r} is no time of RFC 3339") from None
-    if at.utcoffset() is None:
-        raise invalid(f"{text!r} has no time zone")
-    return at.timestamp()
-
-
-def invalid(detail: str) -> Problem:
-    """A body or a path that does not follow the contract."""
-    return Problem(400, "INVALID", detail)
-
-
-def only(body: Mapping[str, Any], allowed: Iterable[str], required: Iterable[str] = ()) -> None:
-    """Errors: `Problem` where a body has a field that the contract does not know, or lacks one."""
-    unknown = sorted({*body} - {*allowed} - {*required})
-    if unknown:
-        raise invalid(f"unknown field {unknown[0]!r}")
-    missing = [name for name in required if name not in body]
-    if missing:
-        raise invalid(f"missing field {missing[0]!r}")
-
-
-def strict(value: Any, what: str) -> Any:
-    """The value. Errors: `Problem` where it holds NaN or an infinity, which are no JSON."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        raise invalid(f"{what} has a number that is no JSON") from None
-    return value
-
-
 def payload_out(payload: Mapping[str, Any]) -> dict[str, Any]:
     """A stored payload as it comes back: what is no JSON comes back as bytes."""
     if "json" in payload:
@@ -188,10 +185,3 @@ def payload_out(payload: Mapping[str, Any]) -> dict[str, Any]:
             text = base64.b64encode(json.dumps(payload["json"]).encode()).decode()
             return {"bytes": {"mediaType": "application/json5", "base64": text}}
     return dict(payload)
-
-
-def payload_in(payload: Any) -> dict[str, Any]:
-    """A payload of a request. Errors: `Problem` where it is none."""
-    if not isinstance(payload, dict) or len(payload) != 1 or next(iter(payload)) not in ("json", "bytes"):
-        raise invalid('a payload is {"json": …} or {"bytes": …}')
-    return payload

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from dalsegno._wire import MAX_BODY_BYTES, log_name
+from dalsegno.testing._http import HttpServer, Request, Response
 from dalsegno.testing.memory import _boundaries, _calls, _records, _waits
-from dalsegno.testing.memory._rows import Problem, Rows, invalid
+from dalsegno.testing.memory._checks import PAGE, Problem, check_fields, check_name, invalid
+from dalsegno.testing.memory._rows import Rows
 
-MAX_BODY_BYTES = 16 << 20
 MAX_WAIT_SECONDS = 20
+RUNS = "/v1/runs/"
 
 Hook = Callable[[str, str], None]
 """Called with the name of a request, and `before` it is carried out or `after` it was and before it is answered."""
-
-
-class _HttpServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A process that was killed leaves a broken connection, which is no error of the gateway."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
 
 
 class Server:
@@ -40,23 +31,31 @@ class Server:
         self.requests: list[str] = []
         """The names of the requests that came, in order, without heartbeats."""
         self._hook = hook
-        self._server = _HttpServer(("127.0.0.1", 0), _handler(self))
-        threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True).start()
+        self._server = HttpServer(self._respond)
 
-    @property
-    def port(self) -> int:
-        """The port of 127.0.0.1."""
-        return self._server.server_port
+    def url(self, run: str) -> str:
+        """The address of the run with this id."""
+        return f"{self._server.url}{RUNS}{run}"
 
     def close(self) -> None:
         """Stops to serve."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
-    def answer(self, method: str, target: str, bearer: str, raw: bytes) -> dict[str, Any]:
-        """Carries out a request. Errors: `Problem`."""
+    def _respond(self, request: Request) -> Response:
+        target = request.target.removeprefix(RUNS).partition("/")[2]
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        try:
+            return Response(200, json.dumps(self._answer(request.method, target, bearer, request.body)).encode())
+        except Problem as problem:
+            fields: dict[str, Any] = {"type": "about:blank", "status": problem.status, "code": problem.code}
+            fields["detail"] = problem.detail
+            if problem.committed is not None:
+                fields["committed"] = problem.committed
+            return Response(problem.status, json.dumps(fields).encode(), "application/problem+json")
+
+    def _answer(self, method: str, target: str, bearer: str, raw: bytes) -> dict[str, Any]:
         path, _, query = target.partition("?")
-        name = re.sub("(?<=^(?:calls|waits)/)[^/]+", "*", path)
+        name = log_name(target)
         counted = name != "heartbeat"
         if counted:
             self.requests.append(name)
@@ -72,124 +71,116 @@ class Server:
         parameters = dict(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
         with self.changed:
             _waits.tick(self.rows)
-            answer = self._route(method, path.split("/"), parameters, body, raw, bearer)
+            if method == "GET":
+                answer = self._read(path.split("/"), parameters, bearer)
+            else:
+                answer = self._write(path.split("/"), body, raw, bearer)
             self.changed.notify_all()
         if counted:
             self._hook(name, "after")
         return answer
 
-    def _route(
-        self, method: str, path: list[str], query: Mapping[str, str], body: dict[str, Any], raw: bytes, bearer: str
-    ) -> dict[str, Any]:
+    def _write(self, path: list[str], body: dict[str, Any], raw: bytes, bearer: str) -> dict[str, Any]:
         rows = self.rows
-        match (method, *path):
-            case ("POST", "attach"):
+        match path:
+            case ["attach"]:
                 return _boundaries.attach(rows, body, bearer)
-            case ("POST", "turns", number, *kind) if number.isdecimal() and kind in ([], ["plan"]):
-                boundary = "plan" if kind else "result"
-                return _boundaries.commit(rows, int(number), boundary, body, raw, bearer)
-            case ("POST", "finish"):
+            case ["turns", number, *kind] if number.isdecimal() and kind in ([], ["plan"]):
+                return _boundaries.commit(rows, int(number), "plan" if kind else "result", body, raw, bearer)
+            case ["finish"]:
                 return _boundaries.finish(rows, body, raw, bearer)
-            case ("POST", "cancelled"):
+            case ["cancelled"]:
                 return _boundaries.acknowledge_cancel(rows, bearer)
-            case ("POST", "park"):
+            case ["park"]:
                 return _boundaries.park(rows, body, bearer)
-        _boundaries.check_worker(rows, bearer, reads=method == "GET")
-        match (method, *path):
-            case ("POST", "heartbeat"):
+            case ["heartbeat"]:
+                rows.check_bearer(bearer)
+                rows.refuse_over()
                 return rows.flags()
-            case ("POST", "calls", id, "claim"):
-                return _calls.claim(rows, unquote(id), body)
-            case ("POST", "calls", id, "complete"):
-                return _calls.complete(rows, unquote(id), body)
-            case ("POST", "calls", id, "settle"):
-                return _calls.settle(rows, unquote(id), body)
-            case ("POST", "records"):
-                return _records.write(rows, body, raw)
-            case ("GET", "records"):
-                limit = _number(query, "limit", _records.PAGE)
-                return _records.read(
-                    rows, query.get("space", ""), query.get("prefix", ""), query.get("after", ""), limit
-                )
-            case ("POST", "waits", id):
-                return _waits.open_wait(rows, unquote(id), body)
-            case ("GET", "waits", id):
-                return self._poll(unquote(id), _number(query, "seconds", MAX_WAIT_SECONDS))
-            case ("GET", "inbox"):
-                return _waits.read_inbox(rows, _number(query, "after", 0), _number(query, "limit", _records.PAGE))
-            case ("GET", "state"):
-                return self._state(query)
-            case ("GET", "events"):
-                return self._events(query)
-        raise Problem(404, "NOT_FOUND", "there is no such path")
+            case ["calls", id, "claim"]:
+                return _calls.claim(rows, _id(id), body, bearer)
+            case ["calls", id, "complete"]:
+                return _calls.complete(rows, _id(id), body, bearer)
+            case ["calls", id, "settle"]:
+                return _calls.settle(rows, _id(id), body, bearer)
+            case ["records"]:
+                return _records.write(rows, body, raw, bearer)
+            case ["records", "read"]:
+                _records.check_keys(body)
+                rows.check_bearer(bearer)
+                return _records.read_keys(rows, body["space"], body["keys"])
+            case ["waits", id]:
+                return _waits.open_wait(rows, _id(id), body, raw, bearer)
+        raise _no_such_path()
 
-    def _poll(self, id: str, seconds: int) -> dict[str, Any]:
+    def _read(self, path: list[str], query: Mapping[str, str], bearer: str) -> dict[str, Any]:
+        rows = self.rows
+        match path:
+            case ["records"]:
+                check_fields(query, ["space", "prefix", "after", "limit", "order", "keysOnly"])
+                limit = _limit(query)
+                rows.check_bearer(bearer)
+                return _records.read(rows, query, limit)
+            case ["waits", id]:
+                check_fields(query, ["seconds"])
+                return self._poll(_id(id), _number(query, "seconds", 0, MAX_WAIT_SECONDS), bearer)
+            case ["inbox"]:
+                check_fields(query, ["after", "limit"])
+                after, limit = _number(query, "after", 0, 0), _limit(query)
+                rows.check_bearer(bearer)
+                return _waits.read_inbox(rows, after, limit)
+            case ["state"]:
+                check_fields(query, ["turn"])
+                turn = _number(query, "turn", 1, 0)
+                rows.check_bearer(bearer)
+                return self._state(turn)
+            case ["events"]:
+                check_fields(query, ["from", "turn", "limit"])
+                first, turn, limit = _number(query, "from", 1, 1), _number(query, "turn", 1, 1), _limit(query)
+                rows.check_bearer(bearer)
+                return self._events(first, turn, limit)
+        raise _no_such_path()
+
+    def _poll(self, id: str, seconds: int, bearer: str) -> dict[str, Any]:
         """The wait, once it is answered or after so many seconds."""
         end = time.monotonic() + min(seconds, MAX_WAIT_SECONDS)
         while True:
+            self.rows.check_bearer(bearer)
             _waits.tick(self.rows)
             wait = _waits.known_wait(self.rows, id)
             left = end - time.monotonic()
-            if wait.answer is not None or left <= 0:
-                return wait.public()
+            if wait.answer is not None or self.rows.over or left <= 0:
+                return wait.public(withdrawn=self.rows.over)
             self.changed.wait(min(left, 0.1))
 
-    def _state(self, query: Mapping[str, str]) -> dict[str, Any]:
-        rows = self.rows
-        turn = _number(query, "turn", 0)
-        if turn and turn not in rows.states:
+    def _state(self, turn: int) -> dict[str, Any]:
+        if turn and turn not in self.rows.saved:
             raise Problem(404, "NOT_FOUND", f"turn {turn} is not committed")
-        return {"state": _boundaries.state_out(rows.states[turn] if turn else rows.channels)}
+        return {"state": _boundaries.state_out(self.rows.saved[turn].channels if turn else self.rows.channels)}
 
-    def _events(self, query: Mapping[str, str]) -> dict[str, Any]:
-        turn = _number(query, "turn", 0)
-        events = [event for event in self.rows.events if event["turn"] >= turn]
-        return {"events": events, "next": len(self.rows.events) + 1}
+    def _events(self, first: int, turn: int, limit: int) -> dict[str, Any]:
+        left = [event for event in self.rows.events if event["position"] >= first and event["turn"] >= turn]
+        page = left[:limit]
+        end = page[-1]["position"] if len(page) < len(left) else self.rows.position
+        return {"events": page, "next": end + 1}
 
 
-def _number(query: Mapping[str, str], name: str, default: int) -> int:
+def _no_such_path() -> Problem:
+    return Problem(404, "NOT_FOUND", "there is no such path")
+
+
+def _id(text: str) -> str:
+    return check_name(unquote(text), "the id in the path")
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    return min(_number(query, "limit", 1, PAGE), PAGE)
+
+
+def _number(query: Mapping[str, str], name: str, least: int, default: int) -> int:
     text = query.get(name)
     if text is None:
         return default
-    if not text.isdecimal():
-        raise invalid(f"{name} is not a number")
+    if not text.isdecimal() or int(text) < least:
+        raise invalid(f"`{name}` must be a whole number, at least {least}")
     return int(text)
-
-
-def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            target = self.path.removeprefix("/v1/runs/").partition("/")[2]
-            bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            try:
-                self._send(200, server.answer(self.command, target, bearer, raw))
-            except ConnectionAbortedError:
-                self.close_connection = True
-            except Problem as problem:
-                fields: dict[str, Any] = {"type": "about:blank", "status": problem.status, "code": problem.code}
-                fields["detail"] = problem.detail
-                if problem.committed is not None:
-                    fields["committed"] = problem.committed
-                self._send(problem.status, fields)
-
-        do_GET = do_POST
-
-        def _send(self, status: int, fields: Mapping[str, Any]) -> None:
-            text = json.dumps(fields).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json" if status == 200 else "application/problem+json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            try:
-                self.wfile.write(text)
-            except OSError:
-                self.close_connection = True  # the process was killed while it waited for the answer
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Handler

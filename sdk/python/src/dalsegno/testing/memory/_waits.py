@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dalsegno.testing.memory._rows import Problem, Rows, Wait, invalid, only, parse_time, rfc3339
+from dalsegno.testing.memory._checks import WAITS, Problem, check_wait, invalid, parse_time
+from dalsegno.testing.memory._rows import Rows, Wait, rfc3339
 
-FIELDS = {
-    "approval": ["title", "proposal", "summary", "answerSchema"],
-    "until": ["time"],
-    "message": ["topic"],
-    "rateLimit": ["provider", "resetTime"],
-}
-REQUIRED = {"approval": ["title", "proposal"], "until": ["time"], "message": [], "rateLimit": ["provider"]}
-RATE_LIMIT_SECONDS = 60
-MAX_OPEN = 64
+UNKNOWN_RESET_SECONDS = 60
+LATEST_RESET_SECONDS = 86_400
 
 
-def open_wait(rows: Rows, id: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def open_wait(rows: Rows, id: str, body: Mapping[str, Any], raw: bytes, bearer: str) -> dict[str, Any]:
     """Opens a wait, or returns the one that these bytes have opened."""
-    kind = body.get("kind")
-    if kind not in FIELDS:
-        raise invalid(f"unknown kind {kind!r}")
-    only(body, ["deadlineSeconds", "onTimeout", *FIELDS[kind]], ["kind", *REQUIRED[kind]])
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    check_wait(body)
+    rows.check_bearer(bearer)
+    rows.refuse_over()
+    digest = hashlib.sha256(raw).hexdigest()
     known = rows.waits.get(id)
     if known is not None:
         if known.digest != digest:
             raise invalid(f'wait "{id}" was opened with something else')
         return known.public()
-    if sum(wait.answer is None for wait in rows.waits.values()) >= MAX_OPEN:
+    if sum(wait.answer is None for wait in rows.waits.values()) >= WAITS:
         raise Problem(409, "TOO_MANY_WAITS", "the run has as many open waits as it may have")
     now = rows.now()
-    place = (rows.head["turn"], rows.head["boundary"]) if rows.head else (0, "result")
-    wait = Wait(id, dict(body), digest, now, place)
+    wait = Wait(id, dict(body), digest, rows.open_turn, now)
     if body.get("deadlineSeconds") is not None:
         wait.deadline = now + body["deadlineSeconds"]
-    if kind == "until":
+    if wait.kind == "until":
         wait.wake = parse_time(body["time"])
-    if kind == "rateLimit":
-        wait.wake = parse_time(body["resetTime"]) if body.get("resetTime") else now + RATE_LIMIT_SECONDS
+    if wait.kind == "rateLimit":
+        reset = parse_time(body["resetTime"]) if body.get("resetTime") else now + UNKNOWN_RESET_SECONDS
+        wait.wake = min(max(reset, now), now + LATEST_RESET_SECONDS)
     rows.waits[id] = wait
-    if kind == "message":
+    if wait.kind == "message":
         _answer_by_message(rows, wait)
     tick(rows)
     return wait.public()
@@ -54,15 +46,17 @@ def tick(rows: Rows) -> None:
     """Answers what the clock answers."""
     now = rows.now()
     for wait in rows.waits.values():
-        if wait.answer is None and wait.wake is not None and wait.wake <= now:
+        if rows.over or wait.answer is not None:
+            continue
+        if wait.wake is not None and wait.wake <= now:
             answer(rows, wait, {"outcome": "elapsed"})
-        elif wait.answer is None and wait.deadline is not None and wait.deadline <= now:
+        elif wait.deadline is not None and wait.deadline <= now:
             _time_out(rows, wait)
 
 
 def _time_out(rows: Rows, wait: Wait) -> None:
     parked = rows.parked_on is not None and wait.id in rows.parked_on[0]
-    how = wait.request.get("onTimeout") or "Answer"
+    how = wait.request.get("onTimeout", "Answer")
     if how == "Answer":
         answer(rows, wait, {"outcome": "timedOut"})
     elif parked and not wait.timed_out:
@@ -73,8 +67,8 @@ def _time_out(rows: Rows, wait: Wait) -> None:
 
 def answer(rows: Rows, wait: Wait, fields: Mapping[str, Any]) -> None:
     """Answers an open wait, and wakes a run that was parked on it."""
-    wait.answer = {"outcome": fields["outcome"], "at": rfc3339(rows.now()), **fields}
-    wait.answered_after = rows.open_turn
+    wait.answered = rows.now()
+    wait.answer = {"outcome": fields["outcome"], "at": rfc3339(wait.answered), **fields}
     if rows.parked_on is not None and is_met(rows, *rows.parked_on):
         rows.parked_on = None
 
@@ -92,7 +86,7 @@ def held_by_timeout(rows: Rows) -> str | None:
 
 def shown_at_attach(rows: Rows) -> list[Wait]:
     """The open waits, and those that were answered since the head."""
-    return [wait for wait in rows.waits.values() if wait.answer is None or wait.answered_after == rows.open_turn]
+    return [wait for wait in rows.waits.values() if wait.answer is None or wait.answered >= rows.head_at]
 
 
 def known_wait(rows: Rows, id: str) -> Wait:
@@ -102,20 +96,11 @@ def known_wait(rows: Rows, id: str) -> Wait:
     return rows.waits[id]
 
 
-def check_park(rows: Rows, body: Mapping[str, Any]) -> None:
-    """Errors: `Problem` where a park is malformed, or names a wait that does not exist."""
-    only(body, ["on", "mode"], ["parkId"])
-    if body.get("mode", "all") not in ("all", "any"):
-        raise invalid("a mode is `all` or `any`")
-    for id in body.get("on") or ():
-        known_wait(rows, id)
-
-
-def end_by_park(rows: Rows, body: Mapping[str, Any], bearer: str) -> None:
-    """Ends the attempt."""
-    on: list[str] = list(body.get("on") or ())
-    mode: str = body.get("mode", "all")
-    rows.parks[body["parkId"]] = bearer
+def park(rows: Rows, park: Mapping[str, Any], bearer: str) -> None:
+    """Ends the attempt by a park whose waits exist."""
+    on: list[str] = list(park.get("on", ()))
+    mode: str = park.get("mode", "all")
+    rows.parks[park["parkId"]] = bearer
     rows.live = False
     rows.parked_on = (on, mode) if on and not is_met(rows, on, mode) else None
     if rows.cancel:
@@ -154,9 +139,8 @@ def read_inbox(rows: Rows, after: int, limit: int) -> dict[str, Any]:
     return {"messages": page, **({"next": page[-1]["position"]} if more else {})}
 
 
-def take_messages(rows: Rows, positions: Iterable[int], turn: int) -> None:
-    """A boundary takes messages. Errors: `Problem` where one is no unread message."""
+def check_unread(rows: Rows, positions: Iterable[int]) -> None:
+    """Errors: `Problem` where one is no unread message."""
     for position in positions:
-        if not 1 <= position <= len(rows.messages) or "taken" in rows.messages[position - 1]:
+        if position > len(rows.messages) or "taken" in rows.messages[position - 1]:
             raise invalid(f"{position} is the position of no unread message")
-        rows.messages[position - 1]["taken"] = turn

@@ -17,11 +17,11 @@ class FakeAnthropic(FakeModel):
         """The variables that Anthropic's client and the Claude CLI read."""
         return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": "test"}
 
-    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event]:
+    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event] | None:
         """See `FakeModel.answer`."""
         if path == "/v1/messages/count_tokens":
             return {"input_tokens": 10}
-        return {"/v1/messages": self._messages}[path](body)
+        return self._messages(body) if path == "/v1/messages" else None
 
     def _error(self, status: int) -> dict[str, Any]:
         kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(status, "invalid_request_error")

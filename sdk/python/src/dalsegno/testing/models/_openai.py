@@ -20,10 +20,10 @@ class FakeOpenAI(FakeModel):
         """The variables that OpenAI's client reads."""
         return {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": "test"}
 
-    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event]:
+    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event] | None:
         """See `FakeModel.answer`."""
-        answers = {"/v1/chat/completions": self._chat, "/v1/responses": self._responses}
-        return answers[path](body)
+        answer = {"/v1/chat/completions": self._chat, "/v1/responses": self._responses}.get(path)
+        return answer(body) if answer is not None else None
 
     def _error(self, status: int) -> dict[str, Any]:
         kind = "rate_limit_exceeded" if status == 429 else "invalid_request_error"

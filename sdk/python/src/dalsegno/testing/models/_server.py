@@ -8,9 +8,9 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
+
+from dalsegno.testing._http import Closing, HttpServer, Request, Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,9 @@ Event = tuple[str, dict[str, Any]]
 """The name and the data of a server-sent event."""
 
 
+NO_SUCH_PATH = Response(404, b'{"error": {"message": "there is no such path"}}')
+
+
 class Failure(Exception):
     """An answer that is no reply: its status, body and headers."""
 
@@ -48,10 +51,7 @@ class Failure(Exception):
         self.status, self.body, self.headers = status, body, headers
 
 
-AnyModel = TypeVar("AnyModel", bound="FakeModel")
-
-
-class FakeModel:
+class FakeModel(Closing):
     """A model server on a port of 127.0.0.1, until `close` or the end of `with`."""
 
     def __init__(self, script: Script) -> None:
@@ -61,28 +61,16 @@ class FakeModel:
         self._failures: list[Failure] = []
         self._lock = threading.Lock()
         self._ids, self._unique = itertools.count(1), secrets.token_hex(4)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True).start()
-
-    def __enter__(self: AnyModel) -> AnyModel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._server = HttpServer(self._respond)
 
     def close(self) -> None:
         """Stops to serve."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     @property
     def url(self) -> str:
         """The address of the server, without a path."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return self._server.url
 
     def fail_next(self, status: int = 429, *, retry_after: int | None = None, times: int = 1) -> None:
         """Refuses the next requests, such as for a rate limit. `retry_after`: seconds."""
@@ -91,12 +79,28 @@ class FakeModel:
         with self._lock:
             self._failures += [Failure(status, body, headers)] * times
 
-    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event]:
-        """The body of an answer, or the events of a stream. Errors: `Failure`; `KeyError` for an unknown path."""
+    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event] | None:
+        """The body of an answer, or the events of a stream; `None` for an unknown path. Errors: `Failure`."""
         raise NotImplementedError
 
     def _error(self, status: int) -> dict[str, Any]:
         raise NotImplementedError
+
+    def _respond(self, request: Request) -> Response:
+        if request.method == "HEAD":
+            return Response(200, b"")
+        if request.method != "POST":
+            return NO_SUCH_PATH
+        path = request.target.partition("?")[0]
+        try:
+            answer = self.answer(path, json.loads(request.body or b"{}"))
+        except Failure as failure:
+            return Response(failure.status, json.dumps(failure.body).encode(), headers=failure.headers)
+        if answer is None:
+            return NO_SUCH_PATH
+        if isinstance(answer, dict):
+            return Response(200, json.dumps(answer).encode())
+        return Response(200, _stream(answer), "text/event-stream")
 
     def _reply(self, body: dict[str, Any], spoken: int) -> Reply:
         """The reply to a conversation in which the model has spoken so many times."""
@@ -118,44 +122,6 @@ class FakeModel:
 def call_id(call: ToolCall, spoken: int, number: int, prefix: str) -> str:
     """The id of a call: its own, or one that is the same each time that the same question is asked."""
     return call.id or f"{prefix}_{spoken}_{number}"
-
-
-def _handler(model: FakeModel) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            try:
-                answer = model.answer(self.path.partition("?")[0], json.loads(raw or b"{}"))
-            except Failure as failure:
-                self._send(failure.status, json.dumps(failure.body).encode(), "application/json", failure.headers)
-            except KeyError:
-                self._send(404, b'{"error": {"message": "there is no such path"}}', "application/json")
-            else:
-                if isinstance(answer, dict):
-                    self._send(200, json.dumps(answer).encode(), "application/json")
-                else:
-                    self._send(200, _stream(answer), "text/event-stream")
-
-        def do_HEAD(self) -> None:
-            self._send(200, b"", "application/json")
-
-        def do_GET(self) -> None:
-            self._send(404, b'{"error": {"message": "there is no such path"}}', "application/json")
-
-        def _send(self, status: int, text: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Type": kind, "Content-Length": str(len(text)), **(headers or {})}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Handler
 
 
 def _stream(events: Iterable[Event]) -> bytes:
