@@ -358,9 +358,10 @@ class Run(Waiting[S]):
             fields["channels"] = channels and encode_channels(channels)
         fields = {"commitId": str(uuid.uuid4()), **fields}
         path = f"turns/{boundary}/plan" if plan else f"turns/{boundary}"
+        needs = _records.needed(fields["records"])
         if "park" in (fields["outcome"] or {}):
-            self._commit_and_leave(path, fields)
-        answer = self._transport.send(path, fields)
+            self._commit_and_leave(path, fields, needs)
+        answer = self._transport.send(path, fields, needs=needs)
         self._note_head(Head.decode(answer["head"]), turn, text, plan)
         self._lease.ended = bool(fields["outcome"])
         return Head.decode(answer["head"])
@@ -373,7 +374,7 @@ class Run(Waiting[S]):
         if text is not None:
             self._saved = text
 
-    def _commit_and_leave(self, path: str, fields: Mapping[str, Any]) -> NoReturn:
+    def _commit_and_leave(self, path: str, fields: Mapping[str, Any], needs: int) -> NoReturn:
         """Sends a boundary that parks, and leaves.
 
         If its answer was lost, the same bytes are fenced by the boundary's own park; the refusal says that the boundary
@@ -381,7 +382,7 @@ class Run(Waiting[S]):
         """
         with self._lease.parking():
             with suppress(AlreadyCommitted):
-                self._transport.send(path, fields)
+                self._transport.send(path, fields, needs=needs)
             self._lease.ended = True
         raise Parked("the turn is committed, and the run waits")
 
