@@ -33,10 +33,19 @@ sources() {
     rm -rf "$download"
 }
 
-# types NAME ARGUMENT…: checks files of the package with the framework's types, in its environment.
+# types NAME: checks the module, its tests, its example and a user's code with the framework's types, in its environment.
+# pyright checks the module and the user's code: tests handle JSON of unknown shape. The example has few annotations.
 types() {
-    (cd "$package" && MYPYPATH=src:tests/contract:tests/vendor/$1 "$python" -m mypy --config-file= --strict \
-        --python-version 3.10 --cache-dir "$TARGET_DIR/mypy-$1" "${@:2}")
+    local example=../../deploy/examples/$1
+    [[ -x $cache/mypy/bin/pyright ]] || (environment mypy mypy==2.4.1 pyright==1.1.414 pytest==9.2.0)
+    (
+        cd "$package"
+        export MYPYPATH=src:tests:tests/contract:tests/scripted:tests/packaging:tests/vendor/$1:$example
+        local mypy=("$python" -m mypy --config-file= --python-version 3.11 --cache-dir "$TARGET_DIR/mypy-$1")
+        "${mypy[@]}" --strict "src/dalsegno/$1" "tests/vendor/$1" "tests/typing/user_$1.py"
+        "${mypy[@]}" --check-untyped-defs "$example/agent.py"
+        "$cache/mypy/bin/pyright" --project "tests/typing/$1.json" --pythonpath "$python"
+    )
 }
 
 # ours NAME ARGUMENT…: runs our tests.
@@ -44,6 +53,13 @@ ours() {
     local chosen=(-m 'not slow')
     [[ ${DALSEGNO_ADAPTERS:-} != all ]] || chosen=()
     "$python" -m pytest -p no:cacheprovider "${chosen[@]}" "$package/tests/vendor/$1" "${@:2}"
+}
+
+# packaged EXTRA: installs the wheel with the extra into a fresh environment, and runs its guide and its example by copy
+# and paste. It takes minutes, and asks the registry.
+packaged() {
+    [[ ${DALSEGNO_ADAPTERS:-} = all ]] || return 0
+    "$python" -m pytest -p no:cacheprovider -k "$1" --durations 5 "$package/tests/packaging/test_extras.py"
 }
 
 # theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path.
@@ -54,8 +70,10 @@ theirs() {
 
 adapter_claude() {
     local version=0.2.188 deselected=() test
-    environment claude pytest==9.2.0 'anyio[trio]' claude-agent-sdk==$version
+    environment claude mypy==2.4.1 pytest==9.2.0 'anyio[trio]' claude-agent-sdk==$version
+    types claude
     ours claude
+    packaged claude
     # The reasons are in docs/guides/claude.md.
     for test in \
         test_session_helpers_store.py::TestListSessionsFromStore::test_load_concurrency_is_bounded \
@@ -75,11 +93,13 @@ adapter_claude() {
 # LangGraph's own tests run with our saver in the place of its saver in memory. They import the other packages.
 adapter_langgraph() {
     local version=1.2.24
-    environment langgraph pytest==9.2.0 langgraph==$version langgraph-checkpoint==4.3.2 \
+    environment langgraph mypy==2.4.1 pytest==9.2.0 langgraph==$version langgraph-checkpoint==4.3.2 \
         langgraph-checkpoint-conformance==0.0.2 langchain-openai==1.7.4 langgraph-checkpoint-sqlite==3.1.2 \
         langgraph-checkpoint-postgres==3.2.0 pycryptodome==4.4.0 redis==8.1.0 pytest-mock==3.17.0 syrupy==7.0.2 \
         'psycopg[binary,pool]==3.3.9'
+    types langgraph
     ours langgraph
+    packaged langgraph
     sources langgraph langgraph $version
     NO_DOCKER=true theirs langgraph -p langgraph_swapped -o addopts= tests
 }
@@ -89,8 +109,9 @@ adapter_openai() {
     export OPENAI_AGENTS_DISABLE_TRACING=1 # nothing is sent anywhere
     environment openai openai-agents==$version mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.5.0 httpx==0.28.1 \
         inline-snapshot==0.36.1
-    types openai src/dalsegno/openai
+    types openai
     ours openai -p no:asyncio
+    packaged openai
     # The vendor's tests of sessions and of runs, on `RecordSession`.
     sources openai openai-agents $version
     theirs openai -p openai_sessions \
@@ -102,8 +123,9 @@ adapter_openai() {
 # Pydantic AI publishes no tests of its own. The replay matrix and the pinned names are in tests/vendor/pydantic_ai.
 adapter_pydantic_ai() {
     environment pydantic-ai pytest==9.2.0 mypy==2.4.1 'pydantic-ai-slim[openai]==2.68.0'
-    types pydantic_ai src/dalsegno/pydantic_ai tests/vendor/pydantic_ai
+    types pydantic_ai
     ours pydantic_ai
+    packaged pydantic-ai
 }
 
 frameworks=(claude langgraph openai pydantic_ai)

@@ -144,7 +144,8 @@ python_types() {
     # If these versions are installed already, no registry is asked.
     "$venv/bin/pip" install --quiet --disable-pip-version-check mypy==2.4.1 pyright==1.1.414 pytest==9.2.0 || return 1
     (cd sdk/python && "$venv/bin/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy" &&
-        "$venv/bin/pyright" --pythonpath "$venv/bin/python")
+        "$venv/bin/pyright" --pythonpath "$venv/bin/python" &&
+        "$venv/bin/pyright" --project tests/typing/plain.json --pythonpath "$venv/bin/python")
 }
 
 # The fuzz targets are a workspace of their own. Its Cargo.lock must contain the dependencies of the crates that it

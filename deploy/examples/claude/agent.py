@@ -22,6 +22,9 @@ from dalsegno.claude import Session, call_key
 INVOICES = [{"number": "A-17", "cents": 12_000}, {"number": "A-18", "cents": 48_900}]
 PAY = "mcp__accounts__pay_invoice"
 
+run: dalsegno.aio.AsyncRun
+job: dict  # the input
+
 
 def text(value):
     return {"content": [{"type": "text", "text": value}]}

@@ -10,6 +10,6 @@ SCRIPT = [
 ]
 
 
-def start():
+def start() -> FakeAnthropic:
     """A server with Anthropic's API on a port of 127.0.0.1."""
     return FakeAnthropic(SCRIPT)

@@ -16,7 +16,7 @@ import urllib.request
 
 import dalsegno
 from dalsegno.langgraph import Key, RecordSaver, guard, run_graph
-from langchain_core.messages import SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -33,7 +33,7 @@ def fake_model():
 
     def reply(body):
         letter = max(at for at, message in enumerate(body["messages"]) if message["role"] == "user")
-        order = re.search(r"A-\d+", body["messages"][letter]["content"])[0]
+        order = re.findall(r"A-\d+", body["messages"][letter]["content"])[0]
         said = body["messages"][letter + 1 :]
         if not said:
             return Reply(tool_calls=[ToolCall("find_order", {"order": order})])
@@ -70,8 +70,8 @@ def build(run, saver):
         return {"messages": [model.invoke([SystemMessage(RULES), *state["messages"]])]}
 
     def review(state: MessagesState):
-        message = state["messages"][-1]
-        large = [call for call in message.tool_calls if needs_approval(call)]
+        calls = calls_of(state)
+        large = [call for call in calls if needs_approval(call)]
         if not large:
             return {}
         orders = ", ".join(str(call["args"]["order"]) for call in large)
@@ -80,13 +80,17 @@ def build(run, saver):
         if answer["granted"]:
             return {}
         no = f"Error: {answer['by']} did not approve: {answer['reason']}"
-        return {"messages": [ToolMessage(no, tool_call_id=call["id"], status="error") for call in message.tool_calls]}
+        return {"messages": [ToolMessage(no, tool_call_id=call["id"], status="error") for call in calls]}
+
+    def calls_of(state: MessagesState):
+        message = state["messages"][-1]
+        return message.tool_calls if isinstance(message, AIMessage) else []
 
     def needs_approval(call):
         return call["name"] == "refund" and call["args"].get("cents", 0) > run.input["limitCents"]
 
     def after_model(state: MessagesState):
-        return "review" if state["messages"][-1].tool_calls else END
+        return "review" if calls_of(state) else END
 
     def after_review(state: MessagesState):
         return "think" if isinstance(state["messages"][-1], ToolMessage) else "tools"

@@ -14,7 +14,8 @@ from contract_gateways import ContractGateway, approval, boundary, claim, uid
 
 def test_attach_says_where_to_begin(contract: ContractGateway) -> None:
     answer = contract.attach()
-    assert (answer["attempt"], answer["decision"], answer["branch"], answer["contract"]) == (1, "fresh", 0, 2)
+    assert (answer["attempt"], answer["decision"], answer["branch"]) == (1, "fresh", 0)
+    assert answer["contract"] >= 2
     assert not {"head", "state"} & {*answer}
     assert [answer[name] for name in ("unsettledCalls", "completedCalls", "waits", "warnings")] == [[], [], [], []]
     assert {"suspend", "cancel", "limit", "inbox", "heartbeatSeconds", "leaseSeconds"} <= {*answer}

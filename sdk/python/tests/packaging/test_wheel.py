@@ -1,31 +1,172 @@
-"""The wheel: it holds every module, and a fresh environment imports it."""
+"""The plain package in a fresh environment: its files, its modules, and the examples of the guide by copy and paste."""
+
+from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2]
+from conftest import dev_program
+from installed import (
+    GUIDES,
+    PACKAGE,
+    Built,
+    Environment,
+    as_main,
+    blocks,
+    built,
+    dev,
+    environment,
+    in_repository,
+    results,
+)
+
+__all__ = ["built"]
+
+FRAMEWORKS = ["claude", "langgraph", "openai", "pydantic_ai"]
+
+LEDGER = '''
+class ledger:
+    @staticmethod
+    def post(entry, idempotency_key):
+        print("posted", entry["page"], entry["text"], idempotency_key)
+        return {"id": idempotency_key}
+'''
+
+BUYER = '''
+import json, os, urllib.request
+from pathlib import Path
+import dalsegno
+
+@dalsegno.tool(policy="retrySameKey")
+def pay(item, cents, *, key=""):
+    with open("payments", "a") as file:
+        file.write(f"{key}\\n")
+    return cents
+
+def offer(item):
+    url = os.environ.get("OPENAI_BASE_URL")
+    if url is None:
+        return 500
+    body = {"messages": [{"role": "user", "content": item}]}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
+    text = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+    return int(text.split(", ")[1].split()[0])
+
+with dalsegno.attach(state=dict) as run:
+    with run.turn() as turn:
+        item = run.input["item"]
+        cents = turn.step("offer", offer, item)
+        if "OPENAI_BASE_URL" in os.environ:
+            answer = run.approval("buy-1", {"item": item, "cents": cents}, title="Buy")
+            cents = answer.changes["cents"]
+        run.state["paid"] = pay(item, cents)
+        turn.finish(output={"cents": cents})
+'''
+
+TESTS = '''
+from pathlib import Path
+import pytest
+
+class Bank:
+    """Its payments: one for each key."""
+    @property
+    def payments(self):
+        return set(Path("payments").read_text().split())
+    def clear(self):
+        Path("payments").write_text("")
+
+@pytest.fixture
+def bank():
+    return Bank()
+
+'''
 
 
-def test_a_wheel_holds_every_module_and_is_imported_without_any_other_package(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling", reason="hatchling is not installed: no wheel is built")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=PACKAGE,
-        check=True,
-        capture_output=True,
-    )
-    [wheel] = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
-    sources = {str(file.relative_to(PACKAGE / "src")) for file in (PACKAGE / "src").rglob("*.py")}
-    assert sources | {"dalsegno/py.typed"} <= held
-    code = "import dalsegno, dalsegno.aio, dalsegno.testing.memory, dalsegno.testing.models; print(dalsegno.__file__)"
-    environment = {**os.environ, "PYTHONPATH": str(wheel)}
-    found = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert str(wheel) in found.stdout
+@pytest.fixture(scope="session")
+def plain(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel, and nothing else."""
+    return environment(tmp_path_factory.mktemp("plain") / "venv", "--no-index", str(built.wheel))
+
+
+def test_the_source_distribution_and_the_wheel_hold_every_file(built: Built) -> None:
+    sources = {str(file.relative_to(PACKAGE / "src")) for file in (PACKAGE / "src").rglob("*.py")} | {"dalsegno/py.typed"}
+    assert sources <= set(zipfile.ZipFile(built.wheel).namelist())
+    top = built.sdist.name.removesuffix(".tar.gz")
+    with tarfile.open(built.sdist) as archive:
+        held = set(archive.getnames())
+    tests = {str(file.relative_to(PACKAGE)) for file in (PACKAGE / "tests").rglob("*.py")}
+    assert {f"{top}/{name}" for name in tests | {"README.md", "LICENSE", "pyproject.toml"}} <= held
+    assert {f"{top}/src/{name}" for name in sources} <= held
+
+
+def test_a_fresh_environment_imports_every_module_that_needs_no_framework(plain: Environment, tmp_path: Path) -> None:
+    code = """
+import importlib, pathlib, dalsegno
+top = pathlib.Path(dalsegno.__file__).parent
+for file in sorted(top.rglob("*.py")):
+    name = ".".join(file.relative_to(top.parent).with_suffix("").parts).removesuffix(".__init__")
+    if name.split(".")[1:2] not in [["claude"], ["langgraph"], ["openai"], ["pydantic_ai"]] and not name.endswith(".plugin"):
+        importlib.import_module(name)
+        print(name)
+"""
+    imported = plain.run("-c", code, cwd=tmp_path).split()
+    assert len(imported) > 40 and {"dalsegno.aio", "dalsegno.testing.memory", "dalsegno.testing.models"} <= {*imported}
+    assert plain.packages in Path(plain.run("-c", "import dalsegno; print(dalsegno.__file__)", cwd=tmp_path)).parents
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_module_whose_framework_is_missing_does_not_import(plain: Environment, tmp_path: Path, framework: str) -> None:
+    ended = subprocess.run([plain.python, "-c", f"import dalsegno.{framework}"], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 1 and "ModuleNotFoundError" in ended.stderr, ended.stderr
+
+
+@in_repository
+def test_the_agent_of_the_guide_runs_by_copy_and_paste(plain: Environment, tmp_path: Path) -> None:
+    agent = blocks(GUIDES / "python.md", "python")[0]
+    prelude = f"{LEDGER}\ndef model(state):\n    return f'page {{len(state)}}'\n"
+    said, _ = dev(dev_program(), plain, tmp_path, prelude + agent, {"pages": 3})
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("posted")] == ["1", "2", "3"], said
+
+
+@in_repository
+def test_the_asynchronous_agent_of_the_guide_runs_by_copy_and_paste(plain: Environment, tmp_path: Path) -> None:
+    [agent] = [block for block in blocks(GUIDES / "python.md", "python") if block.startswith("async with")]
+    prelude = f'''{LEDGER}
+async def model(state):
+    return "once"
+
+@dalsegno.tool(policy="retrySameKey")
+async def write_page(page, text, *, key=""):
+    return ledger.post({{"page": page, "text": text}}, idempotency_key=key)["id"]
+'''
+    program = as_main(prelude, "").partition("async def main")[0]
+    lines = "".join(f"    {line}\n" for line in agent.splitlines())
+    program += f"async def main():\n{lines}\n    print('RESULT', len(entries))\n\nasyncio.run(main())\n"
+    said, _ = dev(dev_program(), plain, tmp_path, program)
+    assert [*results(said)] == [3], said
+
+
+@pytest.fixture
+def tested(tmp_path: Path) -> Iterator[Path]:
+    """A folder with an agent, whose tests are those of the guide."""
+    (tmp_path / "agent.py").write_text(BUYER)
+    written = [block for block in blocks(GUIDES / "python.md", "python") if "def test_" in block]
+    assert len(written) == 2
+    (tmp_path / "test_agent.py").write_text(TESTS + "\n\n".join(written))
+    yield tmp_path
+
+
+@in_repository
+def test_the_tests_of_the_guide_pass_by_copy_and_paste(plain: Environment, tested: Path) -> None:
+    # This Python has pytest. The package that it sees is the installed one, with its plugin.
+    variables = {**os.environ, "PYTHONPATH": str(plain.packages)}
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", str(tested)]
+    ended = subprocess.run(words, cwd=tested, env=variables, capture_output=True, text=True, timeout=300)
+    assert "2 passed" in ended.stdout, ended.stdout + ended.stderr

@@ -12,6 +12,7 @@ from typing import Any
 from claude_agent_sdk import HookMatcher
 
 from dalsegno import _json
+from dalsegno._shapes import is_object
 from dalsegno.aio import AsyncRun
 from dalsegno.claude._mirror import Mirror
 from dalsegno.claude._progress import Progress
@@ -129,7 +130,7 @@ class Hooks:
             return Decision(False, arguments, f"{who} has denied it: {answer.reason or 'without a reason'}.")
         if answer.changes is None:
             return Decision(True, arguments, approval=wait_id)
-        if not isinstance(answer.changes, dict):
+        if not is_object(answer.changes):
             return Decision(False, arguments, f"{who} wants something else: {_json.dumps(answer.changes)}.")
         return Decision(True, {**arguments, **answer.changes}, approval=wait_id)
 

@@ -13,7 +13,8 @@ from dalsegno.aio import AsyncRun
 from dalsegno.claude._store import RecordSessionStore
 from dalsegno.claude._transcript import Resume, blocks, is_answer, marked, usage
 
-WHERE: Any = {"project_key": "run", "session_id": "conversation"}
+WHERE: SessionListSubkeysKey = {"project_key": "run", "session_id": "conversation"}
+MAIN: SessionKey = {"project_key": "run", "session_id": "conversation"}
 """The key of the transcript: a run has one conversation, whatever folder and id the CLI gives it."""
 
 
@@ -43,13 +44,13 @@ class Mirror(RecordSessionStore):
 
     async def read(self) -> list[Any]:
         """The entries that are stored, in order."""
-        entries = await super().load(WHERE) or []
+        entries = await super().load(MAIN) or []
         self._usage.update(usage(entries))
         return entries
 
     async def clear(self) -> None:
         """Removes the transcript: the conversation begins again."""
-        await super().delete(WHERE)
+        await super().delete(MAIN)
         self._usage.clear()
 
     def begin(self, resume: Resume, marker: bool) -> None:
@@ -91,7 +92,7 @@ class Mirror(RecordSessionStore):
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """See `RecordSessionStore.append`. A failure ends the session, because the transcript would have a hole."""
         try:
-            await super().append({**key, **WHERE}, entries)
+            await super().append(_here(key), entries)
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -104,7 +105,7 @@ class Mirror(RecordSessionStore):
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         """What the conversation goes on from."""
         if key.get("subpath") is not None:
-            return await super().load({**key, **WHERE})
+            return await super().load(_here(key))
         entries: list[Any] = marked(self._resume) if self._marker else list(self._resume.kept)
         return entries
 
@@ -120,3 +121,11 @@ class Mirror(RecordSessionStore):
             if main and is_answer(entry):
                 self.answered_by = entry.get("uuid")
         self._usage.update(usage(entries))
+
+
+def _here(key: SessionKey) -> SessionKey:
+    """The key of the run's conversation, or of a subagent in it: each process of the CLI names a session of its own."""
+    here: SessionKey = {**MAIN}
+    if "subpath" in key:
+        here["subpath"] = key["subpath"]
+    return here

@@ -39,7 +39,7 @@ class Progress:
         """Reads what earlier attempts have written. Call it once."""
         self._fields = await self._space.get(KEY, {})
 
-    async def next_prompt(self, prompt: str) -> tuple[bool, str | None]:
+    async def next_prompt(self, prompt: str) -> tuple[bool, str]:
         """Begins with the next prompt. Returns whether it is answered already, and the answer.
 
         Errors: `Error` where it was another one in an earlier attempt.
@@ -47,7 +47,7 @@ class Progress:
         self._prompts += 1
         stored = await self._space.get(self._prompt_key)
         if stored is None:
-            return False, None
+            return False, ""
         if stored["sha256"] != _digest(prompt):
             raise Error(f"prompt {self._prompts} was another one in an earlier attempt: prompts come in the same order")
         return True, stored["result"]

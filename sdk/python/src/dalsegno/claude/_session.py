@@ -103,8 +103,8 @@ class Session:
         self._starts = 0
         self._in_words = self._busy = False
         self._end: Any = None
-        self.result: str | None = None
-        """The answer to the latest prompt; `None` before."""
+        self.result: str = ""
+        """The answer to the latest prompt; empty before."""
 
     async def run(self, prompt: str) -> AsyncGenerator[Message, None]:
         """Sends a prompt, and yields the SDK's messages until it is answered: `async for message in session.run(…)`.

@@ -20,6 +20,7 @@ from claude_agent_sdk import (
 )
 
 from dalsegno._records import BATCH_OPERATIONS, Operation
+from dalsegno._shapes import is_object
 from dalsegno.aio import AsyncRun
 
 P = ParamSpec("P")
@@ -115,7 +116,7 @@ class RecordSessionStore:
         return [self._read(item.value) for item in self._entries.items(at) if item.key == at]
 
     def _read(self, value: Any) -> Any:
-        if not (isinstance(value, dict) and BLOB in value):
+        if not (is_object(value) and BLOB in value):
             return value
         content = self._blobs.blob_get(value[BLOB])
         if content is None:

@@ -26,9 +26,14 @@ _tool_use_id: ContextVar[str] = ContextVar("dalsegno.claude.tool_use_id")
 class SdkTool(Protocol):
     """What `claude_agent_sdk.tool` makes."""
 
-    name: str
-    handler: Callable[[Any], Awaitable[Result]]
-    annotations: Any
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def handler(self) -> Callable[[Any], Awaitable[Result]]: ...
+
+    @property
+    def annotations(self) -> Any: ...
 
 
 def call_key() -> str:
@@ -137,7 +142,7 @@ class Tools:
 
     def _check_hint(self, name: str, tool: SdkTool, policy: Policy) -> None:
         """The CLI runs tools that say `readOnlyHint` at the same time, so an effect may not hide behind the hint."""
-        hints = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
+        hints: dict[str, Any] = {} if tool.annotations is None else tool.annotations.model_dump(by_alias=True)
         if hints.get("readOnlyHint") and policy != "readOnly":
             raise ValueError(f"the tool {name!r} says readOnlyHint, and its policy is {policy}: one of them is wrong")
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dalsegno._shapes import is_array, is_mapping
+
 Entry = Mapping[str, Any]
 
 NOT_FINAL = (None, "tool_use", "pause_turn", "max_tokens")
@@ -107,9 +109,9 @@ def marked(resume: Resume) -> list[Entry]:
 def blocks(entry: Entry, kind: str) -> Iterator[Mapping[str, Any]]:
     """The blocks of this type in an entry's message."""
     message = entry.get("message")
-    content = message.get("content") if isinstance(message, Mapping) else None
-    for block in content if isinstance(content, list) else ():
-        if isinstance(block, Mapping) and block.get("type") == kind:
+    content = message.get("content") if is_mapping(message) else None
+    for block in content if is_array(content) else ():
+        if is_mapping(block) and block.get("type") == kind:
             yield block
 
 
@@ -118,8 +120,8 @@ def usage(entries: Iterable[Entry]) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for entry in entries:
         message = entry.get("message")
-        if entry.get("type") == "assistant" and isinstance(message, Mapping) and message.get("model") != "<synthetic>":
-            spent = message.get("usage") or {}
+        if entry.get("type") == "assistant" and is_mapping(message) and message.get("model") != "<synthetic>":
+            spent: Mapping[str, Any] = message.get("usage") or {}
             inward = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
             tokens_in = sum(spent.get(name) or 0 for name in inward)
             found[message.get("id") or entry.get("uuid", "")] = (tokens_in, spent.get("output_tokens") or 0)
@@ -129,7 +131,7 @@ def usage(entries: Iterable[Entry]) -> dict[str, tuple[int, int]]:
 def is_answer(entry: Entry) -> bool:
     """Whether the model said it: neither a subagent's model, nor the CLI in its place."""
     message = entry.get("message")
-    own = entry.get("type") == "assistant" and isinstance(message, Mapping) and message.get("model") != "<synthetic>"
+    own = entry.get("type") == "assistant" and is_mapping(message) and message.get("model") != "<synthetic>"
     return own and not entry.get("isSidechain") and not entry.get("isApiErrorMessage")
 
 

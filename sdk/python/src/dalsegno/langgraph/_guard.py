@@ -165,7 +165,8 @@ class Guard:
                 return self._serde.loads_typed(typed(value))
             case {"toolMessage": {"content": content, "status": status}}:
                 return self._tool_message(request, content, status)
-        return self._tool_message(request, "done" if stored is None else _text(stored), "success")
+            case _:
+                return self._tool_message(request, "done" if stored is None else _text(stored), "success")
 
     def _tool_message(self, request: Any, content: Any, status: str) -> Any:
         call = request.tool_call

@@ -14,6 +14,7 @@ from langgraph.types import Command, Interrupt
 from dalsegno import _json
 from dalsegno._errors import Error, Parked, Uncertain
 from dalsegno._run import Run
+from dalsegno._shapes import is_object
 from dalsegno._waits import Approval
 from dalsegno.aio import AsyncRun
 from dalsegno.langgraph._guard import recover
@@ -160,7 +161,8 @@ class _Loop:
     def _reached(self, now: Any) -> int:
         """The number of the input that the thread is at; 0 before the first. `update_state` leaves none behind."""
         if now.created_at is None or INPUT in now.metadata:
-            return (now.metadata or {}).get(INPUT, 0)
+            metadata: dict[str, Any] = now.metadata or {}
+            return int(metadata.get(INPUT, 0))
         earlier = self._graph.get_state_history(self._config)
         return next((it.metadata[INPUT] for it in earlier if INPUT in it.metadata), 0)
 
@@ -211,9 +213,10 @@ class _Loop:
     def _output_of(self, snapshot: Any) -> Any:
         """The channels that the graph returns."""
         channels = self._graph.output_channels
-        if isinstance(channels, str) or not isinstance(snapshot.values, dict):
-            return snapshot.values
-        return {name: snapshot.values[name] for name in channels if name in snapshot.values}
+        values: Any = snapshot.values
+        if isinstance(channels, str) or not is_object(values):
+            return values
+        return {name: values[name] for name in channels if name in values}
 
 
 class _Meter(BaseCallbackHandler):
@@ -238,7 +241,7 @@ class _Meter(BaseCallbackHandler):
 def _question(interrupt: Interrupt) -> dict[str, Any]:
     """What people see of an interrupt by default."""
     value, schema = interrupt.value, interrupt.response_schema
-    said: dict[str, Any] = value if isinstance(value, dict) else {}
+    said: dict[str, Any] = value if is_object(value) else {}
     title, summary = said.get("title", value), said.get("summary")
     fields: dict[str, Any] = {
         "title": title if isinstance(title, str) and title.strip() else "The graph asks for an answer"

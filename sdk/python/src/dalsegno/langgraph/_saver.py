@@ -198,7 +198,7 @@ class RecordSaver(BaseCheckpointSaver[str]):
         new = {name: self.serde.dumps_typed(values[name]) for name in new_versions if name in values}
         filled = session.threads.thread(part).filled[quoted(ns)]
         stored = StoredCheckpoint(
-            None if part == OWN_THREAD else str(config["configurable"]["thread_id"]),
+            None if part == OWN_THREAD else str(_configurable(config)["thread_id"]),
             ns,
             checkpoint["id"],
             parent,
@@ -304,7 +304,7 @@ class RecordSaver(BaseCheckpointSaver[str]):
         else:
             part, ns, id = self._place(config)
             of_all = threads.thread(part).checkpoints
-            wanted = [of_all.get(quoted(ns), {})] if "checkpoint_ns" in config["configurable"] else of_all.values()
+            wanted = [of_all.get(quoted(ns), {})] if "checkpoint_ns" in _configurable(config) else of_all.values()
             found = [(part, it) for known in wanted for it in known.values() if id in (None, it.id)]
         until = get_checkpoint_id(before) if before else None
         found = [each for each in found if until is None or each[1].id < until]
@@ -345,9 +345,14 @@ class RecordSaver(BaseCheckpointSaver[str]):
 
     def _place(self, config: RunnableConfig) -> tuple[str, str, str | None]:
         """The thread, as a part of keys, the namespace and the checkpoint of a config."""
-        at = config["configurable"]
+        at = _configurable(config)
         return self._part(at["thread_id"]), at.get("checkpoint_ns") or "", get_checkpoint_id(config) or None
 
     def _config(self, stored: StoredCheckpoint, id: str | None = None) -> RunnableConfig:
         thread = self.thread_id if stored.thread is None else stored.thread
         return {"configurable": {"thread_id": thread, "checkpoint_ns": stored.ns, "checkpoint_id": id or stored.id}}
+
+
+def _configurable(config: RunnableConfig) -> dict[str, Any]:
+    """What says the place of a checkpoint. A config that a graph passes on always has it."""
+    return config.get("configurable", {})

@@ -24,6 +24,7 @@ from typing import Any
 
 from dalsegno._records import BATCH_OPERATIONS, Operation
 from dalsegno._run import Run
+from dalsegno._shapes import is_object
 
 CHECKPOINTS, VALUES, WRITES, BLOBS = "lg.checkpoints", "lg.values", "lg.writes", "lg.blobs"
 
@@ -320,4 +321,4 @@ def _blob_key(space: str, key: str) -> str:
 
 
 def _is_pointer(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"blob"}
+    return is_object(value) and set(value) == {"blob"}

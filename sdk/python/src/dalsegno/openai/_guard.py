@@ -7,10 +7,10 @@ import copy
 import inspect
 import json
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from agents import (
     Agent,
@@ -30,9 +30,10 @@ from agents.tool_context import ToolContext
 
 from dalsegno import _json
 from dalsegno._errors import CallFailed, Error, KeyRefused, Uncertain
+from dalsegno._shapes import is_array, is_object
 from dalsegno.aio import AsyncRun
 from dalsegno.aio._tools import value_of
-from dalsegno.openai._link import Link, Stopped, link_of, name_part, scope
+from dalsegno.openai._link import Link, Stopped, is_agent, link_of, name_part, scope
 from dalsegno.openai._model import DurableModel
 
 LOCAL_TOOLS = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool, ShellTool)
@@ -132,7 +133,7 @@ class _Guarding:
 
         copied.on_invoke_handoff = invoke
         target = handoff._agent_ref() if handoff._agent_ref is not None else None
-        if isinstance(target, Agent):
+        if is_agent(target):
             copied._agent_ref = weakref.ref(self.agent(target))
         return copied
 
@@ -224,10 +225,10 @@ class _GuardedTool:
 
     async def _invoke(self, context: ToolContext[Any], text: str) -> Any:
         try:
-            arguments = json.loads(text) if text else {}
+            arguments: Any = json.loads(text) if text else {}
         except ValueError:
             arguments = None
-        if not isinstance(arguments, dict):
+        if not is_object(arguments):
             return await self._tool.on_invoke_tool(context, text)  # it says that this is no JSON, and runs nothing
         granted = self._link.granted.get(context.tool_call_id)
         if granted is not None and granted.changes:
@@ -238,7 +239,7 @@ class _GuardedTool:
             id = self._run.sync._anew(id)
         approval = None if granted is None else granted.approval
         try:
-            output = await self._call(id, cast("dict[str, Any]", arguments), approval, context, text)
+            output = await self._call(id, arguments, approval, context, text)
         except CallFailed as failed:
             return await self._explain(context, failed)
         turn = self._run.sync._turn
@@ -325,7 +326,7 @@ class _GuardedTool:
 
 def _storable(tool: FunctionTool, output: Any) -> Any:
     """An output as JSON that the vendor shows to the model as it would have shown the output itself."""
-    items = cast("list[Any]", output if isinstance(output, (list, tuple)) else [output])
+    items: Sequence[Any] = output if is_array(output) else [output]
     if tool.output_json_schema is not None or (items and all(_is_structured(item) for item in items)):
         return _json.copy(output)
     try:
@@ -337,5 +338,5 @@ def _storable(tool: FunctionTool, output: Any) -> Any:
 
 def _is_structured(output: Any) -> bool:
     """Whether the vendor sends it as a text, an image or a file."""
-    kind = output.get("type") if isinstance(output, dict) else getattr(output, "type", None)
+    kind = output.get("type") if is_object(output) else getattr(output, "type", None)
     return kind in ("text", "image", "file") and (isinstance(output, dict) or hasattr(output, "model_dump"))

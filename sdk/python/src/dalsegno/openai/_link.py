@@ -8,7 +8,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeGuard, TypeVar
+
+from agents import Agent
 
 from dalsegno._errors import Error
 from dalsegno._records import Operation
@@ -107,3 +109,8 @@ def name_part(text: str, limit: int = MAX_ID_CHARACTERS) -> str:
 def digest(text: str) -> str:
     """Twelve hexadecimal digits that stand for a text."""
     return sha256(text.encode()).hexdigest()[:12]
+
+
+def is_agent(value: object) -> TypeGuard[Agent[Any]]:
+    """Whether it is an agent, of any context. The vendor's references to agents do not say of which."""
+    return isinstance(value, Agent)

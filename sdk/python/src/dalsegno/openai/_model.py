@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from agents import Model, ModelResponse, MultiProvider
 from agents.usage import Usage, deserialize_usage, serialize_usage
@@ -177,4 +177,4 @@ def _decode_completed(stored: dict[str, Any]) -> ResponseCompletedEvent:
 def _plain(value: Any) -> Any:
     """A vendor's object as JSON, without the fields that nobody has set."""
     dump = getattr(value, "model_dump", None)
-    return value if dump is None else cast(Any, dump(mode="json", exclude_unset=True))
+    return value if dump is None else dump(mode="json", exclude_unset=True)

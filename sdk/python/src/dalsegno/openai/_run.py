@@ -29,10 +29,11 @@ from pydantic import TypeAdapter, ValidationError
 from dalsegno import _json
 from dalsegno._errors import Parked
 from dalsegno._inbox import as_user_turn
+from dalsegno._shapes import is_object
 from dalsegno._waits import Answer
 from dalsegno.aio import AsyncRun, AsyncTurn
 from dalsegno.aio._tools import value_of
-from dalsegno.openai._link import Granted, Link, link_of, name_part
+from dalsegno.openai._link import Granted, Link, is_agent, link_of, name_part
 from dalsegno.openai._model import DurableModel
 
 STATE_KEY = "openai"
@@ -181,7 +182,7 @@ class _Loop(Generic[C]):
         return self.link.takes[number]
 
     async def _restored(self, stored: dict[str, Any]) -> AnyState:
-        own = None if _is_stored(self.context) else lambda _: None  # it is given to the vendor again, see _one_turn
+        own = None if _is_stored(self.context) else _nothing  # it is given to the vendor again, see _one_turn
         return await RunState.from_json(self.agent, stored, context_deserializer=own)
 
     def _decide(self, state: AnyState, entry: Mapping[str, Any], answers: Mapping[str, Answer]) -> list[dict[str, str]]:
@@ -191,9 +192,9 @@ class _Loop(Generic[C]):
         for item in state.get_interruptions():
             call = _call_id(item)
             answer = answers[asked[call]]
-            changes = answer.changes if answer.outcome == "changed" else {}
-            if answer.granted and isinstance(changes, dict):
-                self.link.granted[call] = Granted(asked[call], cast("dict[str, Any]", changes))
+            changes: Any = answer.changes if answer.outcome == "changed" else {}
+            if answer.granted and is_object(changes):
+                self.link.granted[call] = Granted(asked[call], changes)
                 state.approve(item)
                 if changes:
                     notes.append(as_user_turn(answer))
@@ -278,9 +279,13 @@ def _question(run: AsyncRun[Any], item: ToolApprovalItem) -> dict[str, Any]:
 def _call_id(item: ToolApprovalItem) -> str:
     """The vendor's id of a tool call, or of a request of an MCP server that the provider runs."""
     raw: Any = item.raw_item
-    fields = raw if isinstance(raw, dict) else raw.model_dump()
+    fields: dict[str, Any] = raw if is_object(raw) else raw.model_dump()
     id: str = fields.get("call_id") or fields["id"]
     return id
+
+
+def _nothing(_: Any) -> None:
+    """The context of a stored state that this attempt gives anew."""
 
 
 def _is_stored(context: Any) -> bool:
@@ -325,6 +330,6 @@ def _reachable(agent: Agent[Any]) -> list[Agent[Any]]:
     for each in found:
         for item in each.handoffs:
             target = item if isinstance(item, Agent) else item._agent_ref and item._agent_ref()
-            if isinstance(target, Agent) and not any(target is known for known in found):
+            if is_agent(target) and not any(target is known for known in found):
                 found.append(target)
     return found

@@ -8,11 +8,11 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 from pydantic_ai.durable_exec import (
     DurableOperationConfig,
@@ -189,7 +189,11 @@ async def recorded(run: Run[Any], name: str, body: Body) -> Any:
 
 
 def _context(cache_key: Iterable[object]) -> RunContext[Any] | None:
-    return next((it for it in cache_key if isinstance(it, RunContext)), None)
+    return next((it for it in cache_key if _is_context(it)), None)
+
+
+def _is_context(value: object) -> TypeGuard[RunContext[Any]]:
+    return isinstance(value, RunContext)
 
 
 async def _execute_tool(
@@ -237,7 +241,7 @@ class _ToolCall:
         self._id = run._anew(slot.id) if policy.name == "readOnly" else slot.id
 
     @contextmanager
-    def closing(self) -> Iterator[None]:
+    def closing(self) -> Generator[None]:
         """At the end the call is over, or its id is free for the same call again."""
         try:
             yield
@@ -308,7 +312,7 @@ class _ToolCall:
 
 
 @contextmanager
-def _inside_call(begun: Begun, spent: dict[str, int]) -> Iterator[None]:
+def _inside_call(begun: Begun, spent: dict[str, int]) -> Generator[None]:
     """Lets the code inside know in which call it runs, and notes in `spent` what it spends."""
     enclosing, key = _enclosing.set(begun.id), _key.set(begun.key)
     inside = _spent_inside.set((*_spent_inside.get(), spent))

@@ -14,6 +14,7 @@ from pydantic_ai.tools import DeferredToolApprovalResult, DeferredToolRequests, 
 
 from dalsegno._errors import DeferredLeave, Parked
 from dalsegno._run import Run
+from dalsegno._shapes import is_object
 from dalsegno._waits import Answer, Wait
 from dalsegno.pydantic_ai._journal import approval_id, approval_name, clean, open_run, recorded, send
 
@@ -87,7 +88,7 @@ def _decide(part: ToolCallPart, wait: Wait) -> DeferredToolApprovalResult:
     assert answer is not None
     if not answer.granted:
         return ToolDenied(_denial(answer))
-    if isinstance(answer.changes, dict):
+    if is_object(answer.changes):
         return ToolApproved(override_args={**part.args_as_dict(), **answer.changes})
     return ToolApproved()
 

@@ -125,7 +125,7 @@ def attempt(gateway: MemoryGateway, work: Callable[[AsyncRun[Any]], Awaitable[An
         gateway.end_attempt()
 
 
-async def answer(run: AsyncRun[Any], of: Session, prompt: str = "Pay 5 cents.") -> str | None:
+async def answer(run: AsyncRun[Any], of: Session, prompt: str = "Pay 5 cents.") -> str:
     """Sends a prompt, ends the run, and returns the answer."""
     async for _ in of.run(prompt):
         pass

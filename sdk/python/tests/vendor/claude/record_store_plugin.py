@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 import claude_agent_sdk
-from claude_agent_sdk import SessionStore
+from claude_agent_sdk import SessionKey, SessionStore
 from claude_agent_sdk._internal import session_store
 
 from dalsegno import Run
@@ -33,7 +33,7 @@ class VendorStore(RecordSessionStore, SessionStore):
     def __init__(self) -> None:
         super().__init__(_run, f"vendor-{next(_names)}")
 
-    def get_entries(self, key: dict[str, str]) -> list[Any]:
+    def get_entries(self, key: SessionKey) -> list[Any]:
         return self._load(path_of(key))
 
     @property
@@ -45,7 +45,8 @@ class VendorStore(RecordSessionStore, SessionStore):
             self._delete(item.key, False)
 
 
-claude_agent_sdk.InMemorySessionStore = session_store.InMemorySessionStore = VendorStore
+for module in (claude_agent_sdk, session_store):
+    setattr(module, "InMemorySessionStore", VendorStore)  # noqa: B010 - a type checker knows no other class there
 
 
 def pytest_unconfigure() -> None:

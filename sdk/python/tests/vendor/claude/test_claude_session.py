@@ -97,8 +97,9 @@ def test_prompts_that_are_answered_are_not_sent_again() -> None:
     bank = Bank()
     with MemoryGateway() as gateway, FakeAnthropic([Reply("One."), pays(5), Reply("Two.")]) as model:
 
-        async def work(run: AsyncRun[Any]) -> list[str | None]:
-            of, said = session(run, model, bank), []
+        async def work(run: AsyncRun[Any]) -> list[str]:
+            of = session(run, model, bank)
+            said: list[str] = []
             for prompt in ("First.", "Second."):
                 async for _ in of.run(prompt):
                     pass

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk")
 
+from claude_agent_sdk import SessionKey, SessionStoreEntry
 from claude_agent_sdk.testing import run_session_store_conformance
 
 import dalsegno.aio
@@ -22,7 +23,16 @@ from contract_gateways import ContractGateway
 from dalsegno.aio import AsyncRun
 from dalsegno.claude import RecordSessionStore
 
-KEY = {"project_key": "p", "session_id": "s"}
+KEY: SessionKey = {"project_key": "p", "session_id": "s"}
+
+
+
+def entry(uuid: str, text: str = "") -> SessionStoreEntry:
+    """An entry of a transcript. The vendor's type names three of its fields, and lets it have more."""
+    made: Any = {"type": "user", "uuid": uuid, "text": text}
+    found: SessionStoreEntry = made
+    return found
+
 
 Work = Callable[[AsyncRun[Any]], Awaitable[Any]]
 
@@ -62,40 +72,40 @@ def test_the_store_conforms_in_all_fourteen_contracts(attached: Callable[[Work],
 
 def test_an_entry_that_is_written_twice_is_stored_once(attached: Callable[[Work], Any]) -> None:
     async def work(run: AsyncRun[Any]) -> list[Any] | None:
-        store, entry = RecordSessionStore(run), {"type": "user", "uuid": "u1"}
-        await store.append(KEY, [entry])
-        await store.append(KEY, [entry, {"type": "user", "uuid": "u2"}])
+        store = RecordSessionStore(run)
+        await store.append(KEY, [entry("u1")])
+        await store.append(KEY, [entry("u1"), entry("u2")])
         return await store.load(KEY)
 
-    assert [entry["uuid"] for entry in attached(work)] == ["u1", "u2"]
+    assert [it["uuid"] for it in attached(work)] == ["u1", "u2"]
 
 
 def test_long_entries_and_many_entries_come_back_as_they_were(attached: Callable[[Work], Any]) -> None:
-    many = [{"type": "user", "uuid": f"u{number}", "text": "é" * 40} for number in range(2_500)]
-    long = {"type": "user", "uuid": "long", "text": "ä" * (5 << 20)}
+    many = [entry(f"u{number}", "é" * 40) for number in range(2_500)]
+    long, last = entry("long", "ä" * (5 << 20)), entry("last")
 
     async def work(run: AsyncRun[Any]) -> Any:
         store = RecordSessionStore(run)
         await store.append(KEY, many)
-        await store.append(KEY, [long, {"type": "user", "uuid": "last"}])
+        await store.append(KEY, [long, last])
         stored = await store.load(KEY)
         await store.delete(KEY)
         return stored, await store.load(KEY), [item.key async for item in run.space("claude.blobs").items()]
 
     stored, after, blobs = attached(work)
-    assert (stored, after, blobs) == ([*many, long, {"type": "user", "uuid": "last"}], None, [])
+    assert (stored, after, blobs) == ([*many, long, last], None, [])
 
 
 def test_a_cancelled_append_is_stored_all_the_same(attached: Callable[[Work], Any]) -> None:
     async def work(run: AsyncRun[Any]) -> Any:
         store = RecordSessionStore(run)
         for number in range(20):
-            appending = asyncio.ensure_future(store.append(KEY, [{"type": "user", "uuid": f"u{number}"}]))
+            appending = asyncio.ensure_future(store.append(KEY, [entry(f"u{number}")]))
             await asyncio.sleep(0)
             appending.cancel()
         return await store.load(KEY)
 
-    assert [entry["uuid"] for entry in attached(work)] == [f"u{number}" for number in range(20)]
+    assert [it["uuid"] for it in attached(work)] == [f"u{number}" for number in range(20)]
 
 
 OLD = """
@@ -103,7 +113,7 @@ import asyncio, sys
 import dalsegno.aio
 from dalsegno.claude import RecordSessionStore
 
-KEY = {"project_key": "p", "session_id": "s"}
+KEY: SessionKey = {"project_key": "p", "session_id": "s"}
 
 async def main():
     async with await dalsegno.aio.attach(heartbeat=False, sigterm=False) as run:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk")
 
-from claude_agent_sdk import ClaudeAgentOptions, ToolAnnotations, create_sdk_mcp_server, tool
+from claude_agent_sdk import ClaudeAgentOptions, McpServerConfig, ToolAnnotations, create_sdk_mcp_server, tool
 
 from claude_context import LOOK, PAY, Bank, answer, attempt
 from dalsegno.aio import AsyncRun
@@ -53,9 +53,10 @@ def test_a_tool_that_calls_itself_read_only_has_that_policy() -> None:
 
 
 def test_the_session_sets_where_the_conversation_is_stored() -> None:
-    for more in ({"resume": "x"}, {"session_id": "x"}, {"continue_conversation": True}, {"fork_session": True}):
+    others: list[dict[str, Any]] = [{"resume": "x"}, {"session_id": "x"}, {"continue_conversation": True}, {"fork_session": True}]
+    for more in others:
         assert "options." in refusal(options=ClaudeAgentOptions(**more))
-    server = {"bank": create_sdk_mcp_server("bank", tools=[])}
+    server: dict[str, McpServerConfig] = {"bank": create_sdk_mcp_server("bank", tools=[])}
     assert "Session(tools=" in refusal(options=ClaudeAgentOptions(mcp_servers=server))
     assert "two servers" in refusal(options=ClaudeAgentOptions(mcp_servers={"bank": {"type": "http", "url": "http://x"}}))
     assert "is a file" in refusal(options=ClaudeAgentOptions(mcp_servers="servers.json"))

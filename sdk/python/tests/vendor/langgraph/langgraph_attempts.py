@@ -60,7 +60,8 @@ def agent(run: Any, tools: Sequence[Any], replies: Sequence[AIMessage], **option
         return {"messages": [replies[said]]}
 
     def after(state: MessagesState) -> str:
-        return "tools" if state["messages"][-1].tool_calls else END
+        last = state["messages"][-1]
+        return "tools" if isinstance(last, AIMessage) and last.tool_calls else END
 
     graph = StateGraph(MessagesState)
     graph.add_node("think", think)
@@ -78,4 +79,4 @@ def call(name: str, id: str = "c1", **arguments: Any) -> AIMessage:
 
 def told(state: Any) -> list[str]:
     """What the tools have said to the model."""
-    return [message.content for message in state["messages"] if isinstance(message, ToolMessage)]
+    return [message.text for message in state["messages"] if isinstance(message, ToolMessage)]

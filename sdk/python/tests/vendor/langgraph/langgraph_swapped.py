@@ -69,7 +69,8 @@ class SwappedSaver(RecordSaver):
         self.stack.__exit__(None, None, None)
 
 
-memory.InMemorySaver = memory.MemorySaver = SwappedSaver
+for name in ("InMemorySaver", "MemorySaver"):
+    setattr(memory, name, SwappedSaver)
 
 
 @pytest.fixture(autouse=True)

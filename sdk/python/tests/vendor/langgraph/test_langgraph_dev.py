@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("langgraph.checkpoint.conformance")
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
@@ -62,8 +63,8 @@ def test_the_saver_conforms_at_a_real_gateway(worker: DevWorker, monkeypatch: py
 
 def test_every_write_of_the_attempt_before_is_refused(worker: DevWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     old = RecordSaver(attach(worker, monkeypatch))
-    config = {"configurable": {"thread_id": old.thread_id, "checkpoint_ns": ""}}
-    other = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
+    config: RunnableConfig = {"configurable": {"thread_id": old.thread_id, "checkpoint_ns": ""}}
+    other: RunnableConfig = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
     first = empty_checkpoint()
     stored = old.put(config, first, {"step": 1, "source": "loop"}, {})
     worker.next_attempt()
@@ -86,7 +87,7 @@ def test_every_write_of_the_attempt_before_is_refused(worker: DevWorker, monkeyp
 def test_long_values_are_stored_at_a_real_gateway(worker: DevWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     long = "x" * (7 << 20)
     saver = RecordSaver(attach(worker, monkeypatch))
-    config = {"configurable": {"thread_id": saver.thread_id, "checkpoint_ns": ""}}
+    config: RunnableConfig = {"configurable": {"thread_id": saver.thread_id, "checkpoint_ns": ""}}
     versions = {name: saver.get_next_version(None, None) for name in ("long", "half", "other half")}
     values = {"long": long, "half": long[: 2 << 20], "other half": long[: 2 << 20]}
     made = {**empty_checkpoint(), "channel_values": values, "channel_versions": versions}

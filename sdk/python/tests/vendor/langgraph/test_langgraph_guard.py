@@ -11,7 +11,10 @@ import pytest
 pytest.importorskip("langgraph")
 
 from langchain_core.messages import AIMessage
+from langchain_core.messages.tool import ToolCall as LangChainCall
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import ToolException, tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.types import Command, interrupt
 
 import dalsegno
@@ -81,7 +84,7 @@ def test_the_model_cannot_choose_the_key_and_does_not_see_it(attempts: Attempts)
         keys.append(key)
         return "paid"
 
-    assert "key" not in pay.tool_call_schema.model_json_schema()["properties"]
+    assert "key" not in str(convert_to_openai_tool(pay))
     with attempts.attempt() as run:
         forged = call("pay", cents=5, key="forged")
         run_graph(run, agent(run, [pay], [forged, DONE], wrap_tool_call=guard(run, pay="retrySameKey")), QUESTION)
@@ -378,9 +381,12 @@ def stored_answer(wrapper: Any, tool: Any, name: str, **arguments: Any) -> Any:
     """What a call is answered, at first by the tool and then by the store."""
     from langgraph.prebuilt.tool_node import ToolCallRequest, ToolRuntime
 
-    config = {"configurable": {"checkpoint_ns": "tools:1"}}
-    runtime = ToolRuntime(state={}, context=None, config=config, stream_writer=None, tool_call_id="c1", store=None)
-    made = {"name": name, "args": arguments, "id": "c1", "type": "tool_call"}
+    config: RunnableConfig = {"configurable": {"checkpoint_ns": "tools:1"}}
+    ignore: Any = None
+    runtime: ToolRuntime[Any, Any] = ToolRuntime(
+        state={}, context=None, config=config, stream_writer=ignore, tool_call_id="c1", store=None
+    )
+    made: LangChainCall = {"name": name, "args": arguments, "id": "c1", "type": "tool_call"}
     return wrapper(ToolCallRequest(made, tool, {}, runtime), lambda request: request.tool.invoke(request.tool_call))
 
 

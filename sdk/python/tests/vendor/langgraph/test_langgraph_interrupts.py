@@ -36,7 +36,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempts]:
         yield Attempts(gateway, monkeypatch)
 
 
-Node = Callable[[State], Any]
+Node = Callable[..., Any]
 
 
 def chain(run: Any, *nodes: Node) -> Any:

@@ -35,9 +35,9 @@ def at(saver: RecordSaver, ns: str = "", thread: str | None = None, **more: str)
     return {"configurable": {"thread_id": thread or saver.thread_id, "checkpoint_ns": ns, **more}}
 
 
-def checkpoint(saver: RecordSaver, **values: Any) -> tuple[Any, dict[str, str]]:
+def checkpoint(saver: RecordSaver, **values: Any) -> tuple[Any, dict[str, str | int | float]]:
     """A new checkpoint with these values, and the versions of their channels."""
-    versions = {name: saver.get_next_version(None, None) for name in values}
+    versions: dict[str, str | int | float] = {name: saver.get_next_version(None, None) for name in values}
     made = create_checkpoint({**empty_checkpoint(), "channel_versions": versions}, None, 1)
     return {**made, "channel_values": values}, versions
 
@@ -193,7 +193,7 @@ def test_a_copy_with_an_allowlist_shares_everything_else(attempts: Attempts) -> 
     with attempts.attempt() as run:
         saver = RecordSaver(run)
         copy = saver.with_allowlist([("langgraph_attempts", "Attempts")])
-        assert copy.session is saver.session
+        assert isinstance(copy, RecordSaver) and copy.session is saver.session
         put(copy, a=1)
         assert values(saver) == {"a": 1}
         raise Crash

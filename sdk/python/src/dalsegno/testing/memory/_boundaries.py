@@ -28,6 +28,7 @@ from dalsegno.testing.memory._checks import (
 )
 from dalsegno.testing.memory._rows import Rows, Saved, payload_out
 
+CONTRACT = 3
 BOUNDARY = "state channels events calls openCalls records inbox usage trigger outcome".split()
 
 
@@ -55,7 +56,7 @@ def attach(rows: Rows, body: Mapping[str, Any], bearer: str) -> dict[str, Any]:
         "waits": [wait.public() for wait in _waits.shown_at_attach(rows)],
         "warnings": [],
         "heartbeatSeconds": rows.heartbeat_seconds,
-        "contract": 2,
+        "contract": CONTRACT,
         **rows.flags(),
     }
     if rows.head:

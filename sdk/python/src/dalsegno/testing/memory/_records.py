@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from dalsegno.testing.memory import _calls
 from dalsegno.testing.memory._checks import (
     PAGE,
     RECORD_VALUE_BYTES,
     Problem,
+    check_different,
     check_fields,
     check_list,
     check_payload,
@@ -124,38 +125,46 @@ def read(rows: Rows, query: Mapping[str, str], limit: int) -> dict[str, Any]:
     groups = [[entry] for entry in entries]
     if keys_only:
         groups = [[*of_key] for _, of_key in groupby(entries, lambda it: it["key"])]
+    page, more = _page(groups, limit, 0 if keys_only else PAGE_BYTES)
+    return _answer(({"key": group[0]["key"]} if keys_only else _public(group[0]) for group in page), more and page[-1][-1])
+
+
+def read_keys(rows: Rows, body: Mapping[str, Any], bearer: str) -> dict[str, Any]:
+    """A page of the entries of these keys, in the order of the keys, and where the next one begins."""
+    check_fields(body, ["after"], ["space", "keys"])
+    keys = check_list(body, "keys")
+    for name in (body["space"], *keys):
+        check_record_name(name, "a record's `space` or key")
+    check_different(keys, "a key")
+    if not keys:
+        raise invalid("`keys` is empty: there is nothing to read")
+    after = body.get("after")
+    last, number = _cursor(after) if after is not None else (keys[0].encode(), 0)
+    if last.decode() not in keys:
+        raise invalid("`after` is not a `next` of these keys")
+    rows.check_bearer(bearer)
+    left = keys[keys.index(last.decode()) :]
+    entries = [entry for key in left for entry in rows.records.get((body["space"], key), [])]
+    entries = [entry for entry in entries if entry["key"] != left[0] or entry["number"] > number]
+    page, more = _page([[entry] for entry in entries], PAGE, PAGE_BYTES)
+    return _answer((_public(entry) for [entry] in page), more and page[-1][0])
+
+
+def _page(groups: Sequence[list[Entry]], limit: int, most_bytes: int) -> tuple[list[list[Entry]], bool]:
+    """As many of them as a page holds, and whether there are more. most_bytes: 0 if only keys are told."""
     page: list[list[Entry]] = []
     size = 0
     for group in groups[: min(limit, PAGE)]:
-        if size > PAGE_BYTES:
+        if size > most_bytes:
             break
-        size += 0 if keys_only else _size(group)
+        size += sum(len(str(entry["value"])) for entry in group) if most_bytes else 0
         page.append(group)
-    last = page[-1][-1] if len(page) < len(groups) else None
-    return {
-        "records": [{"key": group[0]["key"]} if keys_only else _public(group[0]) for group in page],
-        **({"next": f"{last['number']}.{last['key']}"} if last else {}),
-    }
+    return page, len(page) < len(groups)
 
 
-def check_keys(body: Mapping[str, Any]) -> None:
-    """Errors: `Problem` where this does not name keys of a space."""
-    check_fields(body, (), ["space", "keys"])
-    for name in (body["space"], *check_list(body, "keys")):
-        check_record_name(name, "a record's `space` or key")
-
-
-def read_keys(rows: Rows, space: str, keys: Iterable[str]) -> dict[str, Any]:
-    """The entries of these keys, in the order of the keys. `more`: whether keys at the end were left out."""
-    found: list[Entry] = []
-    size = 0
-    for key in keys:
-        if size > PAGE_BYTES:
-            return {"records": found, "more": True}
-        entries = rows.records.get((space, key), [])
-        size += _size(entries)
-        found += map(_public, entries)
-    return {"records": found, "more": False}
+def _answer(records: Iterable[Entry], last: Entry | Literal[False]) -> dict[str, Any]:
+    """A page. last: its last entry, if it is not the last page."""
+    return {"records": [*records], **({"next": f"{last['number']}.{last['key']}"} if last else {})}
 
 
 def _place(entry: Entry) -> tuple[bytes, int]:
@@ -167,10 +176,6 @@ def _cursor(text: str) -> tuple[bytes, int]:
     if not point or not number.isdecimal():
         raise invalid("`after` is not a `next` of this call")
     return key.encode(), int(number)
-
-
-def _size(entries: Iterable[Entry]) -> int:
-    return sum(len(str(entry["value"])) for entry in entries)
 
 
 def _public(entry: Entry) -> Entry:

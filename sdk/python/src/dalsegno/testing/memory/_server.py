@@ -106,9 +106,7 @@ class Server:
             case ["records"]:
                 return _records.write(rows, body, raw, bearer)
             case ["records", "read"]:
-                _records.check_keys(body)
-                rows.check_bearer(bearer)
-                return _records.read_keys(rows, body["space"], body["keys"])
+                return _records.read_keys(rows, body, bearer)
             case ["waits", id]:
                 return _waits.open_wait(rows, _id(id), body, raw, bearer)
         raise _no_such_path()
