@@ -70,6 +70,8 @@ class Calls:
         """By id: calls of earlier tries of the open turn, and unsettled ones, which this try has not made."""
         self._made: dict[str, dict[str, Any]] = {}
         """By id: the calls of this try of the open turn."""
+        self.uncounted: dict[str, int] = {}
+        """What calls have spent and no gateway has counted."""
 
     def take_over(self, answer: Mapping[str, Any]) -> None:
         """Takes the calls of earlier attempts from the answer to attach."""
@@ -85,12 +87,20 @@ class Calls:
         self._inherited.update(self._made)
         self._made.clear()
 
-    def begin(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> Begun:
-        """Claims a call. If its tool has to run, run it and call `end`.
+    def begin(
+        self,
+        id: str,
+        policy: str,
+        key: str | None,
+        arguments: Any,
+        approval: str | None,
+        tool: str | None = None,
+    ) -> Begun:
+        """Claims a call. If its tool has to run, run it and call `end`. `tool`: the tool's name, which the store keeps.
 
         Errors: `Uncertain`, `Diverged`, and the refusals of the tool that are stored; see `Run.call`.
         """
-        claim = self._claim(id, policy, key, arguments, approval)
+        claim = self._claim(id, policy, key, arguments, approval, tool)
         self._compare(id, claim)
         answer = self._send_claim(id, claim)
         call, go = answer["call"], answer["verdict"] == "go"
@@ -109,10 +119,10 @@ class Calls:
                 raise (CallFailed if state == CallFailed.outcome else KeyRefused)(result)
         return Begun(id, claim, go, call["key"], call.get("arguments"), result)
 
-    def end(self, begun: Begun, outcome: str, result: Any) -> None:
-        """Records how the tool of a call ended."""
+    def end(self, begun: Begun, outcome: str, result: Any, usage: Mapping[str, int] | None = None) -> None:
+        """Records how the tool of a call ended, and what it spent."""
         assert begun.claim is not None
-        self._send_result(begun.id, begun.claim, outcome, result)
+        self._send_result(begun.id, begun.claim, outcome, result, usage)
 
     def call(
         self, id: str, policy: str, function: Function, key: str | None, arguments: Any, approval: str | None
@@ -168,9 +178,9 @@ class Calls:
         """Whether a call of this process that must not be made twice has no known outcome."""
         return any(not claim.repeatable for claim in list(self._claims.values()))
 
-    def complete(self, id: str, outcome: str, result: Any) -> None:
+    def complete(self, id: str, outcome: str, result: Any, usage: Mapping[str, int] | None) -> None:
         """Records how the tool of a claimed call ended. Errors: `KeyError` where this process has no such claim."""
-        self._send_result(id, self._claims[id], outcome, result)
+        self._send_result(id, self._claims[id], outcome, result, usage)
 
     def settle(self, id: str, outcome: str, reason: str, result: Any) -> None:
         """Records what was found out about an uncertain call."""
@@ -181,7 +191,9 @@ class Calls:
         """The calls of a plan, each with its default key unless it has another."""
         return [{"key": self._key_prefix + call["id"], **call} for call in calls]
 
-    def _claim(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> _Claim:
+    def _claim(
+        self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None, tool: str | None
+    ) -> _Claim:
         """The call's claim: the one that exists, or a new one. It holds a copy, so that later changes do not reach it.
 
         Errors: `TypeError` or `ValueError` where the arguments or the key cannot be sent. `Diverged` where the claim
@@ -193,6 +205,7 @@ class Calls:
             "key": key or self._key_prefix + id,
             "arguments": arguments,
             "approval": approval,
+            "tool": tool if self._transport.has_additions else None,
         }
         new = _Claim(_json.copy(fields), (policy, fields["key"] or "", _json.canonical(arguments)))
         claim = self._claims.setdefault(id, new)
@@ -222,8 +235,15 @@ class Calls:
         if self._claims.get(id) is claim:
             self._claims.pop(id, None)
 
-    def _send_result(self, id: str, claim: _Claim, outcome: str, result: Any) -> None:
-        self._transport.send(f"{_path(id)}/complete", {"claimId": claim.id, "outcome": outcome, "result": result})
+    def _send_result(
+        self, id: str, claim: _Claim, outcome: str, result: Any, usage: Mapping[str, int] | None
+    ) -> None:
+        """Sends how a call ended. An older gateway counts no usage of calls: the next boundary says it then."""
+        counts = self._transport.has_additions
+        fields = {"claimId": claim.id, "outcome": outcome, "result": result, "usage": (usage or None) if counts else None}
+        self._transport.send(f"{_path(id)}/complete", fields)
+        if not counts:
+            self.uncounted = add_usage(self.uncounted, usage or {})
         self._note_end(id, outcome)
 
     def _note_end(self, id: str, outcome: str) -> None:
@@ -232,6 +252,11 @@ class Calls:
         call = self._inherited.pop(id, None) or self._made.get(id)
         if call is not None:
             self._made[id] = {**call, "state": outcome}
+
+
+def add_usage(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """What both have spent together."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def _content(call: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from dalsegno import _codec, _json, _records
-from dalsegno._calls import Begun
+from dalsegno._calls import Begun, add_usage
 from dalsegno._codec import S
 from dalsegno._errors import DeferredLeave
 from dalsegno._inbox import Message
@@ -54,10 +54,9 @@ class Draft:
 
     def merged(self, later: Draft) -> Draft:
         """Both, in order."""
-        usage = {name: self.usage.get(name, 0) + later.usage.get(name, 0) for name in {**self.usage, **later.usage}}
         return Draft(
             self.events + later.events,
-            usage,
+            add_usage(self.usage, later.usage),
             self.records + later.records,
             self.inbox + [it for it in later.inbox if it not in self.inbox],
             later.finish or self.finish,

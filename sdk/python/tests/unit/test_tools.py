@@ -177,7 +177,8 @@ def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
     assert len(bank.entries) == 1
 
 
-def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway: MemoryGateway) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway: MemoryGateway, version: int) -> None:
     asked: list[str] = []
 
     def probe_of(name: str) -> Any:
@@ -195,6 +196,7 @@ def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway:
         for name in ("shop", "shop.more", "more")
     ]
     with pytest.raises(Crash), in_process() as run, run.turn():
+        run._transport._contract = version
         for id in "1.shop.aaaaaaaaaaaa.0.x", "shop.more.aaaaaaaaaaaa.0":
             with pytest.raises(Crash):
                 run.call(id, policy="probe", arguments={"cents": 5}, tool=lambda *_: raise_crash())
@@ -206,6 +208,45 @@ def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway:
         for call in run.recover():
             run.settle(call["id"], "failed", "looked")
         run.finish()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_recover_finds_a_tool_of_your_own_ids_by_the_name_in_the_store(
+    dalsegno_gateway: MemoryGateway, version: int
+) -> None:
+    @tool(policy="probe", name="order", probe=find, id=lambda cents: f"2.pay.aaaaaaaaaaaa.{cents}")
+    def order(cents: int, *, key: str = "") -> str:
+        return bank.pay(key)
+
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run:
+        run._transport._contract = version
+        order(5)
+    bank.crash = False
+    dalsegno_gateway.start_attempt()
+    assert dalsegno_gateway.calls[0].tool == ("order" if version == 3 else None)
+    with in_process() as run:
+        if version == 2:
+            assert [call["id"] for call in run.recover()] == ["2.pay.aaaaaaaaaaaa.5"], "the id does not say the tool"
+            assert order(5) == "found 5"
+        assert run.recover() == [] and order(5) == "found 5"
+        run.finish()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_a_call_spent_counts_once(dalsegno_gateway: MemoryGateway, version: int) -> None:
+    with in_process() as run:
+        run._transport._contract = version
+        with run.turn() as turn:
+            with pytest.raises(Crash):
+                run.call("a", policy="ask", tool=lambda *_: raise_crash())
+            run.complete("a", "failed", usage={"tokensIn": 5, "costMicroUSD": 7})
+            assert dalsegno_gateway.rows.usage == ({"tokensIn": 5, "costMicroUSD": 7} if version == 3 else {})
+            turn.spent(tokens_in=1)
+        with run.turn():
+            pass
+        run.finish()
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 6, "costMicroUSD": 7}
 
 
 def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:
