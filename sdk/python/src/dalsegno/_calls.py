@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from dalsegno import _json, _wire
+from dalsegno import _json, _usage, _wire
 from dalsegno._errors import CallFailed, Diverged, KeyRefused, Refused, Uncertain
 from dalsegno._ordinals import turn_of
 from dalsegno._transport import Transport
@@ -52,6 +53,12 @@ class Begun:
     key: str
     arguments: Any
     result: Any
+    usage: dict[str, int] = field(default_factory=dict[str, int])
+    """What the tool says that it has spent: see `spent`."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """While the tool runs, `spent` counts for this call."""
+        return _usage.spending(self.usage)
 
 
 class Calls:
@@ -119,10 +126,10 @@ class Calls:
                 raise (CallFailed if state == CallFailed.outcome else KeyRefused)(result)
         return Begun(id, claim, go, call["key"], call.get("arguments"), result)
 
-    def end(self, begun: Begun, outcome: str, result: Any, usage: Mapping[str, int] | None = None) -> None:
+    def end(self, begun: Begun, outcome: str, result: Any) -> None:
         """Records how the tool of a call ended, and what it spent."""
         assert begun.claim is not None
-        self._send_result(begun.id, begun.claim, outcome, result, usage)
+        self._send_result(begun.id, begun.claim, outcome, result, begun.usage)
 
     def call(
         self, id: str, policy: str, function: Function, key: str | None, arguments: Any, approval: str | None
@@ -132,7 +139,8 @@ class Calls:
         if not begun.must_run:
             return begun.result
         try:
-            result = function(begun.key, begun.arguments)
+            with begun.running():
+                result = function(begun.key, begun.arguments)
         except (CallFailed, KeyRefused) as refusal:  # any other exception leaves the outcome unknown
             self.end(begun, refusal.outcome, refusal.result)
             raise
@@ -243,7 +251,7 @@ class Calls:
         fields = {"claimId": claim.id, "outcome": outcome, "result": result, "usage": (usage or None) if counts else None}
         self._transport.send(f"{_path(id)}/complete", fields)
         if not counts:
-            self.uncounted = add_usage(self.uncounted, usage or {})
+            self.uncounted = _usage.add(self.uncounted, usage or {})
         self._note_end(id, outcome)
 
     def _note_end(self, id: str, outcome: str) -> None:
@@ -252,11 +260,6 @@ class Calls:
         call = self._inherited.pop(id, None) or self._made.get(id)
         if call is not None:
             self._made[id] = {**call, "state": outcome}
-
-
-def add_usage(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """What both have spent together."""
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def _content(call: Mapping[str, Any]) -> tuple[str, str, str]:

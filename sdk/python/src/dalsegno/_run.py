@@ -9,9 +9,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from dalsegno import _current, _json, _records, _tools
+from dalsegno import _current, _json, _records, _tools, _usage
 from dalsegno._attempt import TURNS_CHANNEL, Head, park_fields
-from dalsegno._calls import Function, add_usage
+from dalsegno._calls import Function
 from dalsegno._codec import S
 from dalsegno._errors import AlreadyCommitted, CallFailed, Error, Parked
 from dalsegno._inbox import Message
@@ -360,7 +360,7 @@ class Run(Waiting[S]):
             fields["state"] = None if text is None else _json.Raw(text)
             fields["channels"] = channels and encode_channels(channels)
         fields = {"commitId": str(uuid.uuid4()), **fields}
-        fields["usage"] = add_usage(fields["usage"] or {}, self._calls.uncounted) or None
+        fields["usage"] = _usage.add(fields["usage"] or {}, self._calls.uncounted) or None
         path = f"turns/{boundary}/plan" if plan else f"turns/{boundary}"
         needs = _records.needed(fields["records"])
         if "park" in (fields["outcome"] or {}):

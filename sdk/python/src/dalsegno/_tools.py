@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
-from dalsegno import _codec, _current, _json
+from dalsegno import _codec, _current, _json, _usage
 from dalsegno._calls import Begun
 from dalsegno._errors import CallFailed, KeyRefused, Uncertain
 from dalsegno._ordinals import Slot
@@ -182,8 +182,9 @@ class BoundCall:
             begun = self.begin()
             if begun is not None:
                 try:
-                    result = self.run_function(begun)
-                    result = _run_coroutine(result) if inspect.iscoroutine(result) else result
+                    with begun.running():
+                        result = self.run_function(begun)
+                        result = _run_coroutine(result) if inspect.iscoroutine(result) else result
                 except (CallFailed, KeyRefused) as refusal:
                     self.end(begun, refusal.outcome, refusal.result)
                     raise
@@ -217,6 +218,7 @@ class BoundCall:
             self._run._calls.end(begun, outcome, self._result)
         elif outcome != KeyRefused.outcome:  # a refused key leaves the call to the next probe
             self._run.settle(self._id, outcome, "the probe found no effect, and the tool ran", self._result)
+            self._run._calls.uncounted = _usage.add(self._run._calls.uncounted, begun.usage)
 
     def _ask_probe(self, probe: Callable[..., Any], call: Mapping[str, Any]) -> Begun | None:
         try:

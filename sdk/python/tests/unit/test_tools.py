@@ -249,6 +249,54 @@ def test_what_a_call_spent_counts_once(dalsegno_gateway: MemoryGateway, version:
     assert dalsegno_gateway.rows.usage == {"tokensIn": 6, "costMicroUSD": 7}
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_step_and_a_tool_say_what_they_spent_once(dalsegno_gateway: MemoryGateway, version: int) -> None:
+    def model() -> int:
+        dalsegno.spent(tokens_in=5)
+        dalsegno.spent(tokens_in=5, tokens_out=2)
+        return 1
+
+    @tool(policy="retrySameKey")
+    def search(word: str) -> str:
+        dalsegno.spent(cost_micro_usd=7, tool_calls=1)
+        return word
+
+    counted = {"tokensIn": 10, "tokensOut": 2, "costMicroUSD": 7, "toolCalls": 1}
+    with in_process() as run:
+        run._transport._contract = version
+        for crashes in True, False:
+            with pytest.raises(Crash) if crashes else nullcontext(), run.turn() as turn:
+                turn.step("draft", model)
+                search("a")
+                run.call("own", policy="ask", tool=lambda *_: dalsegno.spent(tool_calls=0))
+                if crashes:
+                    raise Crash
+            assert dalsegno_gateway.rows.usage == (counted if version == 3 or not crashes else {})
+        with pytest.raises(NotAttached, match="in a step or in a tool"):
+            dalsegno.spent(tokens_in=1)
+        run.finish()
+    assert dalsegno_gateway.rows.usage == counted
+
+
+def test_a_tool_that_runs_after_its_probe_says_what_it_spent(dalsegno_gateway: MemoryGateway) -> None:
+    @tool(policy="probe", probe=find)
+    def paid(cents: int, *, key: str = "") -> str:
+        if bank.crash:
+            raise Crash
+        dalsegno.spent(tool_calls=1)
+        return "paid"
+
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        paid(5)
+    bank.crash = False
+    dalsegno_gateway.start_attempt()
+    with in_process() as run, run.turn() as turn:
+        assert paid(5) == "paid"
+        turn.finish()
+    assert dalsegno_gateway.rows.usage == {"toolCalls": 1}
+
+
 def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:
     with pytest.raises(Crash), in_process() as run:
         run.call("unknown", policy="probe", tool=lambda *_: raise_crash())
