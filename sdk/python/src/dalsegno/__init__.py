@@ -35,6 +35,7 @@ from dalsegno._run import Run
 from dalsegno._space import Space
 from dalsegno._tools import Policy, Tool, tool
 from dalsegno._turn import Turn
+from dalsegno._usage import spent
 from dalsegno._waits import Answer, Approval, Wait
 from dalsegno._wire import OVER
 
@@ -71,6 +72,7 @@ __all__ = [
     "Wait",
     "as_user_turn",
     "attach",
+    "spent",
     "tool",
 ]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from dalsegno import _json, _wire
+from dalsegno import _json, _usage, _wire
 from dalsegno._errors import CallFailed, Diverged, KeyRefused, Refused, Uncertain
 from dalsegno._ordinals import turn_of
 from dalsegno._transport import Transport
@@ -52,6 +53,12 @@ class Begun:
     key: str
     arguments: Any
     result: Any
+    usage: dict[str, int] = field(default_factory=dict[str, int])
+    """What the tool says that it has spent: see `spent`."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """While the tool runs, `spent` counts for this call."""
+        return _usage.spending(self.usage)
 
 
 class Calls:
@@ -70,6 +77,8 @@ class Calls:
         """By id: calls of earlier tries of the open turn, and unsettled ones, which this try has not made."""
         self._made: dict[str, dict[str, Any]] = {}
         """By id: the calls of this try of the open turn."""
+        self.uncounted: dict[str, int] = {}
+        """What calls have spent and no gateway has counted."""
 
     def take_over(self, answer: Mapping[str, Any]) -> None:
         """Takes the calls of earlier attempts from the answer to attach."""
@@ -85,12 +94,20 @@ class Calls:
         self._inherited.update(self._made)
         self._made.clear()
 
-    def begin(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> Begun:
-        """Claims a call. If its tool has to run, run it and call `end`.
+    def begin(
+        self,
+        id: str,
+        policy: str,
+        key: str | None,
+        arguments: Any,
+        approval: str | None,
+        tool: str | None = None,
+    ) -> Begun:
+        """Claims a call. If its tool has to run, run it and call `end`. `tool`: the tool's name, which the store keeps.
 
         Errors: `Uncertain`, `Diverged`, and the refusals of the tool that are stored; see `Run.call`.
         """
-        claim = self._claim(id, policy, key, arguments, approval)
+        claim = self._claim(id, policy, key, arguments, approval, tool)
         self._compare(id, claim)
         answer = self._send_claim(id, claim)
         call, go = answer["call"], answer["verdict"] == "go"
@@ -110,9 +127,9 @@ class Calls:
         return Begun(id, claim, go, call["key"], call.get("arguments"), result)
 
     def end(self, begun: Begun, outcome: str, result: Any) -> None:
-        """Records how the tool of a call ended."""
+        """Records how the tool of a call ended, and what it spent."""
         assert begun.claim is not None
-        self._send_result(begun.id, begun.claim, outcome, result)
+        self._send_result(begun.id, begun.claim, outcome, result, begun.usage)
 
     def call(
         self, id: str, policy: str, function: Function, key: str | None, arguments: Any, approval: str | None
@@ -122,7 +139,8 @@ class Calls:
         if not begun.must_run:
             return begun.result
         try:
-            result = function(begun.key, begun.arguments)
+            with begun.running():
+                result = function(begun.key, begun.arguments)
         except (CallFailed, KeyRefused) as refusal:  # any other exception leaves the outcome unknown
             self.end(begun, refusal.outcome, refusal.result)
             raise
@@ -168,9 +186,9 @@ class Calls:
         """Whether a call of this process that must not be made twice has no known outcome."""
         return any(not claim.repeatable for claim in list(self._claims.values()))
 
-    def complete(self, id: str, outcome: str, result: Any) -> None:
+    def complete(self, id: str, outcome: str, result: Any, usage: Mapping[str, int] | None) -> None:
         """Records how the tool of a claimed call ended. Errors: `KeyError` where this process has no such claim."""
-        self._send_result(id, self._claims[id], outcome, result)
+        self._send_result(id, self._claims[id], outcome, result, usage)
 
     def settle(self, id: str, outcome: str, reason: str, result: Any) -> None:
         """Records what was found out about an uncertain call."""
@@ -181,7 +199,9 @@ class Calls:
         """The calls of a plan, each with its default key unless it has another."""
         return [{"key": self._key_prefix + call["id"], **call} for call in calls]
 
-    def _claim(self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None) -> _Claim:
+    def _claim(
+        self, id: str, policy: str, key: str | None, arguments: Any, approval: str | None, tool: str | None
+    ) -> _Claim:
         """The call's claim: the one that exists, or a new one. It holds a copy, so that later changes do not reach it.
 
         Errors: `TypeError` or `ValueError` where the arguments or the key cannot be sent. `Diverged` where the claim
@@ -193,6 +213,7 @@ class Calls:
             "key": key or self._key_prefix + id,
             "arguments": arguments,
             "approval": approval,
+            "tool": tool if self._transport.has_additions else None,
         }
         new = _Claim(_json.copy(fields), (policy, fields["key"] or "", _json.canonical(arguments)))
         claim = self._claims.setdefault(id, new)
@@ -222,8 +243,15 @@ class Calls:
         if self._claims.get(id) is claim:
             self._claims.pop(id, None)
 
-    def _send_result(self, id: str, claim: _Claim, outcome: str, result: Any) -> None:
-        self._transport.send(f"{_path(id)}/complete", {"claimId": claim.id, "outcome": outcome, "result": result})
+    def _send_result(
+        self, id: str, claim: _Claim, outcome: str, result: Any, usage: Mapping[str, int] | None
+    ) -> None:
+        """Sends how a call ended. An older gateway counts no usage of calls: the next boundary says it then."""
+        counts = self._transport.has_additions
+        fields = {"claimId": claim.id, "outcome": outcome, "result": result, "usage": (usage or None) if counts else None}
+        self._transport.send(f"{_path(id)}/complete", fields)
+        if not counts:
+            self.uncounted = _usage.add(self.uncounted, usage or {})
         self._note_end(id, outcome)
 
     def _note_end(self, id: str, outcome: str) -> None:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from dalsegno import _wire
 from dalsegno._json import decode_payload, encode_payload
 from dalsegno._transport import Transport
 
 BATCH_OPERATIONS = 1_000
 
+ENTRIES_OF_A_KEY = 10
+"""How many entries an older gateway is asked for at once, where only those of one key are wanted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change of a run's records. Make one with `put`, `put_if_absent`, `append` or `delete`.
+    """One change of a run's records. Make one with `put`, `put_if_absent`, `append`, `delete` or `delete_prefix`.
 
     A value is JSON of at most 4 MiB; a dataclass or a pydantic model becomes an object. A space, a key and an entry id
     have at most 512 bytes and no control characters.
     """
 
     kind: str
-    """As the contract names it: `put`, `putIfAbsent`, `append` or `delete`."""
+    """As the contract names it: `put`, `putIfAbsent`, `append`, `delete` or `deletePrefix`."""
     fields: Mapping[str, Any]
-    """`space`, `key` and, by kind, `value` and `entryId`."""
+    """`space`, `key` or `prefix`, and, by kind, `value` and `entryId`."""
 
     @staticmethod
     def put(space: str, key: str, value: Any) -> Operation:
@@ -47,6 +52,17 @@ class Operation:
         """Removes all entries of the key."""
         return Operation("delete", {"space": space, "key": key})
 
+    @staticmethod
+    def delete_prefix(space: str, prefix: str) -> Operation:
+        """Removes all entries of the keys that begin with `prefix`, as they are at this place in the batch.
+
+        A batch with it waits until every gateway has it, as the calls for waits do; `Space.delete_prefix` does not.
+        Errors: `ValueError` where the prefix is empty.
+        """
+        if not prefix:
+            raise ValueError("delete_prefix: the prefix is empty")
+        return Operation("deletePrefix", {"space": space, "prefix": prefix})
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -62,28 +78,68 @@ class Item:
 
 def write(transport: Transport, operations: Iterable[Operation]) -> None:
     """Sends one batch: all of its operations or none. Its id makes a repeated batch a duplicate."""
-    transport.send("records", {"batchId": str(uuid.uuid4()), "operations": encode(operations)})
+    encoded = encode(operations)
+    transport.send("records", {"batchId": str(uuid.uuid4()), "operations": encoded}, needs=needed(encoded))
 
 
-def read(transport: Transport, space: str, prefix: str = "", limit: int | None = None) -> Iterator[Item]:
-    """Yields the entries under keys with this prefix. A page is requested when the caller gets there."""
-    query = f"records?space={quote(space)}&prefix={quote(prefix)}" + (f"&limit={limit}" if limit else "")
+def needed(encoded: Iterable[Mapping[str, Any]]) -> int:
+    """The version of the contract that has these operations."""
+    return _wire.ADDITIONS if any("deletePrefix" in it for it in encoded) else 1
+
+
+def read(
+    transport: Transport, space: str, prefix: str = "", limit: int | None = None, reverse: bool = False
+) -> Iterator[Item]:
+    """Yields the entries under keys with this prefix. A page is requested when the caller gets there.
+
+    Backwards, an older gateway gives no pages: then all of them are read first.
+    """
+    if reverse and not transport.has_additions:
+        yield from reversed(list(read(transport, space, prefix, limit)))
+        return
+    yield from map(_item, _records_of(transport, space, prefix, limit, "&order=desc" if reverse else ""))
+
+
+def read_keys(transport: Transport, space: str, prefix: str = "", reverse: bool = False) -> Iterator[str]:
+    """Yields the keys with this prefix. An older gateway sends their values too."""
+    if transport.has_additions:
+        order = "&order=desc" if reverse else ""
+        for record in _records_of(transport, space, prefix, None, f"&keysOnly=true{order}"):
+            yield record["key"]
+        return
+    for key, _ in itertools.groupby(read(transport, space, prefix, reverse=reverse), lambda item: item.key):
+        yield key
+
+
+def read_many(transport: Transport, space: str, keys: Iterable[str]) -> Iterator[Item]:
+    """Yields the entries of these keys, in the order of the keys. An older gateway is asked for each key."""
+    asked = list(dict.fromkeys(keys))
+    if not transport.has_additions:
+        for key in asked:
+            # The key itself sorts before what begins with it.
+            yield from itertools.takewhile(lambda item: item.key == key, read(transport, space, key, ENTRIES_OF_A_KEY))
+        return
+    for at in range(0, len(asked), BATCH_OPERATIONS):
+        fields: dict[str, Any] = {"space": space, "keys": asked[at : at + BATCH_OPERATIONS]}
+        while True:
+            page = transport.send("records/read", fields)
+            yield from map(_item, page["records"])
+            if "next" not in page:
+                break
+            fields["after"] = page["next"]
+
+
+def _records_of(
+    transport: Transport, space: str, prefix: str, limit: int | None, more: str
+) -> Iterator[dict[str, Any]]:
+    query = f"records?space={quote(space)}&prefix={quote(prefix)}" + (f"&limit={limit}" if limit else "") + more
     after = ""
     while True:
         page = transport.send(query + (f"&after={quote(after)}" if after else ""), method="GET")
-        yield from map(_item, page["records"])
+        yield from page["records"]
         if "next" not in page:
             return
         after = page["next"]
-
-
-def read_reversed(transport: Transport, space: str, prefix: str = "") -> Iterator[Item]:
-    """Yields the same entries from the last one to the first.
-
-    The contract has no order but one: so all of them are read first. With `order=desc` in the contract this function
-    is a query like `read`.
-    """
-    yield from reversed(list(read(transport, space, prefix)))
 
 
 def encode(operations: Iterable[Operation]) -> list[dict[str, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from dalsegno import _current, _json, _records, _tools
+from dalsegno import _current, _json, _records, _tools, _usage
 from dalsegno._attempt import TURNS_CHANNEL, Head, park_fields
 from dalsegno._calls import Function
 from dalsegno._codec import S
@@ -161,12 +161,15 @@ class Run(Waiting[S]):
         """
         return self._calls.call(id, policy, tool, key, arguments, approval)
 
-    def complete(self, id: str, outcome: str, result: Any = None) -> None:
+    def complete(self, id: str, outcome: str, result: Any = None, usage: Mapping[str, int] | None = None) -> None:
         """Records how a tool ended where `call` could not, because its result was too large or not JSON.
 
-        outcome: `completed`, `failed` or `keyRefused`. Errors: `KeyError` where this process has no claim on the call.
+        outcome: `completed`, `failed` or `keyRefused`. usage: what the call spent, as in `commit`, which leaves it out
+            then. It counts at once, and once for each call; on an older gateway it counts with the next boundary.
+
+        Errors: `KeyError` where this process has no claim on the call.
         """
-        self._calls.complete(id, outcome, result)
+        self._calls.complete(id, outcome, result, usage)
 
     def settle(self, id: str, outcome: str, reason: str, result: Any = None) -> None:
         """Records what a probe found out about an uncertain call: `completed` or `failed`, and how it was found."""
@@ -183,8 +186,8 @@ class Run(Waiting[S]):
         """Brings the unsettled calls of earlier attempts to their end, before the agent goes on.
 
         It adopts, and then it makes each call of a tool that has a probe, with its stored arguments: if the probe finds
-        the effect, its result is stored; if not, the tool runs. A tool is found by its name in the id of the call, so
-        calls with ids of your own are left to you. A framework that writes records while a turn is open calls this
+        the effect, its result is stored; if not, the tool runs. A tool is found by the name that the store keeps
+        with the call. A call of a version before that is found if its id has the default form. A framework that writes records while a turn is open calls this
         first, because the gateway accepts no records while the outcome of a `probe` call is unknown.
 
         Returns the calls that are still unsettled, apart from `readOnly` ones: a person settles those with the policy
@@ -357,23 +360,26 @@ class Run(Waiting[S]):
             fields["state"] = None if text is None else _json.Raw(text)
             fields["channels"] = channels and encode_channels(channels)
         fields = {"commitId": str(uuid.uuid4()), **fields}
+        fields["usage"] = _usage.add(fields["usage"] or {}, self._calls.uncounted) or None
         path = f"turns/{boundary}/plan" if plan else f"turns/{boundary}"
+        needs = _records.needed(fields["records"])
         if "park" in (fields["outcome"] or {}):
-            self._commit_and_leave(path, fields)
-        answer = self._transport.send(path, fields)
+            self._commit_and_leave(path, fields, needs)
+        answer = self._transport.send(path, fields, needs=needs)
         self._note_head(Head.decode(answer["head"]), turn, text, plan)
         self._lease.ended = bool(fields["outcome"])
         return Head.decode(answer["head"])
 
     def _note_head(self, head: Head, turn: int, text: str | None, plan: bool) -> None:
         self.head, self.planned = head, plan
+        self._calls.uncounted = {}
         self._open_turn = head.turn if plan else head.turn + 1
         self.next_turn = turn if plan else turn + 1
         self._held, self._pending = 0, Draft()
         if text is not None:
             self._saved = text
 
-    def _commit_and_leave(self, path: str, fields: Mapping[str, Any]) -> NoReturn:
+    def _commit_and_leave(self, path: str, fields: Mapping[str, Any], needs: int) -> NoReturn:
         """Sends a boundary that parks, and leaves.
 
         If its answer was lost, the same bytes are fenced by the boundary's own park; the refusal says that the boundary
@@ -381,7 +387,7 @@ class Run(Waiting[S]):
         """
         with self._lease.parking():
             with suppress(AlreadyCommitted):
-                self._transport.send(path, fields)
+                self._transport.send(path, fields, needs=needs)
             self._lease.ended = True
         raise Parked("the turn is committed, and the run waits")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from dalsegno import _records
@@ -18,6 +18,9 @@ BATCH_CHUNKS = 3
 """Chunks in one batch, so that its body stays below the 16 MiB of a request."""
 
 POINTER = "dalsegno.blob"
+
+BLOB_KEY_BYTES = 481
+"""The longest key of a blob: a record's key has 512 bytes, and a chunk's is 31 bytes longer."""
 
 
 class Space:
@@ -49,18 +52,38 @@ class Space:
 
     def delete(self, key: str) -> None:
         """Removes all entries of the key, and the chunks of a blob."""
-        chunks = {item.key for item in self.items(_chunk_prefix(key))}
-        self._write(Operation.delete(self.name, key))
-        for chunk in sorted(chunks):
-            self._write(Operation.delete(self.name, chunk))
+        chunks = self._deletes(_chunk_prefix(key)) if len(key.encode()) <= BLOB_KEY_BYTES else []
+        self._write(Operation.delete(self.name, key), *chunks)
+
+    def delete_prefix(self, prefix: str) -> None:
+        """Removes all entries of the keys that begin with `prefix`, in one request.
+
+        On an older gateway it reads the keys and removes them in batches of 1,000, so a crash may leave some of them.
+        Errors: `ValueError` where the prefix is empty.
+        """
+        self._write(*self._deletes(prefix))
 
     def items(self, prefix: str = "", reverse: bool = False) -> Iterator[Item]:
         """Yields the entries under keys that begin with `prefix`: by key, in byte order, then as they were added.
 
-        reverse: from the last one to the first. Today's contract reads all of them for that.
+        reverse: from the last one to the first. An older gateway has to be asked for all of them before that.
         """
-        read = _records.read_reversed if reverse else _records.read
-        return read(self._transport, self.name, prefix)
+        return _records.read(self._transport, self.name, prefix, reverse=reverse)
+
+    def keys(self, prefix: str = "", reverse: bool = False) -> Iterator[str]:
+        """Yields the keys that begin with `prefix` and hold an entry, in byte order or in its `reverse`, without their
+        values."""
+        return _records.read_keys(self._transport, self.name, prefix, reverse)
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
+        """The values of the first entries of many keys, by key; a key without an entry is left out.
+
+        A thousand keys are one request, or more if the values are large. An older gateway is asked once for each key.
+        """
+        found: dict[str, Any] = {}
+        for item in _records.read_many(self._transport, self.name, keys):
+            found.setdefault(item.key, item.value)
+        return found
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of the key's first entry; `default` if it has none."""
@@ -72,8 +95,13 @@ class Space:
         """Stores bytes of any length under the key.
 
         They are cut into chunks of 3 MiB under keys that begin with the key and a slash, and the pointer is written last: a
-        reader sees the old bytes or the new ones. Writing the same bytes again costs a read.
+        reader sees the old bytes or the new ones. Writing the same bytes again costs a read. The keys of the chunks are 31
+        bytes longer than the key, so the key has at most 481 bytes.
+
+        Errors: `ValueError` for a longer key.
         """
+        if len(key.encode()) > BLOB_KEY_BYTES:
+            raise ValueError(f"blob_put: the key of a blob has at most {BLOB_KEY_BYTES} bytes")
         digest = hashlib.sha256(content).hexdigest()
         old = self._pointer(key)
         count = -(-len(content) // CHUNK_BYTES)
@@ -83,11 +111,8 @@ class Space:
         for first in range(0, count, BATCH_CHUNKS):
             numbers = range(first, min(first + BATCH_CHUNKS, count))
             _records.write(self._transport, [self._chunk(prefix, number, content) for number in numbers])
-        self.put(key, {POINTER: {"sha256": digest, "chunks": count, "prefix": prefix}})
-        if old is not None:
-            stale = [Operation.delete(self.name, f"{old['prefix']}{number:06}") for number in range(old["chunks"])]
-            for at in range(0, len(stale), BATCH_OPERATIONS):
-                _records.write(self._transport, stale[at : at + BATCH_OPERATIONS])
+        pointer = Operation.put(self.name, key, {POINTER: {"sha256": digest, "chunks": count, "prefix": prefix}})
+        self._write(pointer, *(self._deletes(old["prefix"]) if old is not None else ()))
 
     def blob_get(self, key: str) -> bytes | None:
         """The bytes under the key; `None` if the key has no blob.
@@ -111,8 +136,14 @@ class Space:
         part = content[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
         return Operation.put(self.name, f"{prefix}{number:06}", base64.b64encode(part).decode())
 
-    def _write(self, operation: Operation) -> None:
-        _records.write(self._transport, [operation])
+    def _deletes(self, prefix: str) -> list[Operation]:
+        """What removes the keys with this prefix: one operation, or on an older gateway one for each key."""
+        whole = Operation.delete_prefix(self.name, prefix)
+        return [whole] if self._transport.has_additions else [Operation.delete(self.name, it) for it in self.keys(prefix)]
+
+    def _write(self, *operations: Operation) -> None:
+        for at in range(0, len(operations), BATCH_OPERATIONS):
+            _records.write(self._transport, operations[at : at + BATCH_OPERATIONS])
 
 
 def _chunk_prefix(key: str) -> str:

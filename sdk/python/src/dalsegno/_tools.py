@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
-from dalsegno import _codec, _current, _json
+from dalsegno import _codec, _current, _json, _usage
 from dalsegno._calls import Begun
 from dalsegno._errors import CallFailed, KeyRefused, Uncertain
 from dalsegno._ordinals import Slot
@@ -133,9 +133,12 @@ class Tool(Generic[P, R]):
         return BoundCall(self, run, slot, id, given.arguments, arguments)
 
     def has_made(self, call: Mapping[str, Any]) -> bool:
-        """Whether a stored call is one of this tool, with an id that was made of its name."""
-        made = rf"(?:before-)?\d+\.{re.escape(self.name)}\.[0-9a-f]{{12}}\.\d+"
-        return re.fullmatch(made, call["id"]) is not None
+        """Whether a stored call is one of this tool. An older client or gateway has kept no name: then the id says it."""
+        name = call.get("tool")
+        return self._has_made_id(call["id"]) if name is None else name == self.name
+
+    def _has_made_id(self, id: str) -> bool:
+        return re.fullmatch(rf"(?:before-)?\d+\.{re.escape(self.name)}\.[0-9a-f]{{12}}\.\d+", id) is not None
 
     def rebind(self, run: Run[Any], call: Mapping[str, Any]) -> BoundCall:
         """The call of an earlier attempt, with its stored arguments as the function is annotated."""
@@ -179,8 +182,9 @@ class BoundCall:
             begun = self.begin()
             if begun is not None:
                 try:
-                    result = self.run_function(begun)
-                    result = _run_coroutine(result) if inspect.iscoroutine(result) else result
+                    with begun.running():
+                        result = self.run_function(begun)
+                        result = _run_coroutine(result) if inspect.iscoroutine(result) else result
                 except (CallFailed, KeyRefused) as refusal:
                     self.end(begun, refusal.outcome, refusal.result)
                     raise
@@ -194,7 +198,8 @@ class BoundCall:
         as that ends. If the process dies in between, the next attempt asks the probe again.
         """
         try:
-            begun = self._run._calls.begin(self._id, self._tool.policy, None, self._arguments, self._tool._approval)
+            tool = self._tool
+            begun = self._run._calls.begin(self._id, tool.policy, None, self._arguments, tool._approval, tool.name)
         except Uncertain as uncertain:
             if self._tool.probe is None or uncertain.call["state"] != "started":
                 raise
@@ -213,6 +218,7 @@ class BoundCall:
             self._run._calls.end(begun, outcome, self._result)
         elif outcome != KeyRefused.outcome:  # a refused key leaves the call to the next probe
             self._run.settle(self._id, outcome, "the probe found no effect, and the tool ran", self._result)
+            self._run._calls.uncounted = _usage.add(self._run._calls.uncounted, begun.usage)
 
     def _ask_probe(self, probe: Callable[..., Any], call: Mapping[str, Any]) -> Begun | None:
         try:
@@ -226,7 +232,7 @@ class BoundCall:
 
 
 def stored_calls(run: Run[Any]) -> list[BoundCall]:
-    """The unsettled calls of earlier attempts that have a probe. The whole id of a call says which tool has made it."""
+    """The unsettled calls of earlier attempts that have a probe. See `Tool.has_made`."""
     return [
         known.rebind(run, call)
         for call in run._calls.inherited()

@@ -71,16 +71,17 @@ class Transport:
         method: str = "POST",
         timeout: float = 30,
         held: float = 0,
+        needs: int = 1,
     ) -> dict[str, Any]:
         """Sends a request until it is answered, and returns the answer.
 
         No try and no wait is longer than `timeout` seconds, or than the store's timeout if that is shorter. `held`: for
-        so many seconds a gateway that works may hold the request; they do not count for the store's timeout. The body is serialised once. After a failure the next try
+        so many seconds a gateway that works may hold the request; they do not count for the store's timeout. `needs`: the version of the contract that has what the request says. The body is serialised once. After a failure the next try
         uses a new connection, which may lead to another gateway.
 
         Errors: `Refused`, `InvalidURL`, `StoreUnavailable`, and whatever `encode` and reading the token raise.
         """
-        self._await_contract(path, timeout)
+        self._await_contract(path, timeout, needs)
         name = _wire.log_name(path)
         body = _wire.encode(name, fields)
         patience = math.inf
@@ -108,13 +109,18 @@ class Transport:
             time.sleep(min(pause, left))
         raise AssertionError("the backoff never ends")
 
-    def _await_contract(self, path: str, timeout: float) -> None:
+    @property
+    def has_additions(self) -> bool:
+        """Whether every gateway had `_wire.ADDITIONS` at the last attach. Without them there is another way."""
+        return self._contract >= _wire.ADDITIONS
+
+    def _await_contract(self, path: str, timeout: float, needs: int) -> None:
         """Waits until every gateway has the call with this path.
 
         During a roll-out the next request may reach a gateway of the version before, which would refuse it for good.
         Attaching again with the same instance asks for the version.
         """
-        needed, logged = _wire.contract_of(path), False
+        needed, logged = max(needs, _wire.contract_of(path)), False
         while self._contract < needed:
             self.send("attach", {"instance": self._instance}, timeout=timeout)
             if self._contract < needed:

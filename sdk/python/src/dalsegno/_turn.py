@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from dalsegno import _codec, _json, _records
+from dalsegno import _codec, _json, _records, _usage
 from dalsegno._calls import Begun
 from dalsegno._codec import S
 from dalsegno._errors import DeferredLeave
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-USAGE = ("tokensIn", "tokensOut", "toolCalls", "costMicroUSD")
 
 MAX_IN_BOUNDARY = 1_000
 """Events, records and messages that one boundary may have of each."""
@@ -54,10 +52,9 @@ class Draft:
 
     def merged(self, later: Draft) -> Draft:
         """Both, in order."""
-        usage = {name: self.usage.get(name, 0) + later.usage.get(name, 0) for name in {**self.usage, **later.usage}}
         return Draft(
             self.events + later.events,
-            usage,
+            _usage.add(self.usage, later.usage),
             self.records + later.records,
             self.inbox + [it for it in later.inbox if it not in self.inbox],
             later.finish or self.finish,
@@ -135,7 +132,11 @@ class Turn(Generic[S]):
         """
         step = self._run._begin_step(name)
         with step:
-            result = step.begun.result if not step.begun.must_run else self._run._end_step(step, fn(*args, **kwargs))
+            result = step.begun.result
+            if step.begun.must_run:
+                with step.begun.running():
+                    result = fn(*args, **kwargs)
+                result = self._run._end_step(step, result)
         decoded: R = _codec.decode(_codec.return_type(fn), result)
         return decoded
 
@@ -160,10 +161,12 @@ class Turn(Generic[S]):
         self._draft.events.append(_json.copy(value))
 
     def spent(self, *, tokens_in: int = 0, tokens_out: int = 0, tool_calls: int = 0, cost_micro_usd: int = 0) -> None:
-        """Adds to what this turn spent. `cost_micro_usd`: millionths of a US dollar."""
-        for name, amount in zip(USAGE, (tokens_in, tokens_out, tool_calls, cost_micro_usd)):
-            if amount:
-                self._draft.usage[name] = self._draft.usage.get(name, 0) + amount
+        """Adds to what this turn spent, which counts with its commit. `cost_micro_usd`: millionths of a US dollar.
+
+        In a step or a tool `dalsegno.spent` counts at once.
+        """
+        more = _usage.of(tokens_in, tokens_out, tool_calls, cost_micro_usd)
+        self._draft.usage = _usage.add(self._draft.usage, more)
 
     def take_messages(self) -> list[Message]:
         """The messages that no boundary has taken, in order. This turn takes them: with its commit, or not at all.

@@ -53,9 +53,14 @@ class Refusal:
 
 Outcome = Ok | Again | Refusal
 
+ADDITIONS = 3
+"""The version of the contract that has `records/read`, `order`, `keysOnly`, `deletePrefix`, `tool` and a call's `usage`."""
+
 
 def contract_of(path: str) -> int:
     """The version of the contract that has the call with this path."""
+    if path == "records/read":
+        return ADDITIONS
     return 2 if path.partition("?")[0].partition("/")[0] in ("waits", "park", "inbox") else 1
 
 

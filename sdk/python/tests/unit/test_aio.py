@@ -346,3 +346,27 @@ def test_a_turn_commits_the_state_as_it_was_at_its_end(dalsegno_gateway: MemoryG
         await run.finish()
 
     asyncio.run(agent())
+
+
+def test_steps_and_tools_at_the_same_time_say_what_each_has_spent(dalsegno_gateway: MemoryGateway) -> None:
+    @dalsegno.tool(policy="retrySameKey")
+    async def search(cents: int) -> None:
+        await asyncio.sleep(0)
+        dalsegno.spent(cost_micro_usd=cents)
+
+    async def model(tokens: int) -> None:
+        await asyncio.sleep(0)
+        await asyncio.to_thread(dalsegno.spent, tokens_in=tokens)
+
+    async def own(key: str, arguments: Any) -> None:
+        dalsegno.spent(tool_calls=1)
+
+    async def agent() -> None:
+        async with await attach() as run:
+            async with run.turn() as turn:
+                await asyncio.gather(*(turn.step(f"draft-{n}", model, n) for n in (1, 2)), search(3), search(4))
+                await run.call("own", policy="ask", tool=own)
+                assert dalsegno_gateway.rows.usage == {"tokensIn": 3, "costMicroUSD": 7, "toolCalls": 1}
+                turn.finish()
+
+    asyncio.run(agent())

@@ -8,16 +8,22 @@ from typing import Any
 
 import pytest
 
-from dalsegno import Operation, Refused, Space, _records
+from dalsegno import Operation, Refused, Run, Space, _records
 from dalsegno._space import CHUNK_BYTES
 from dalsegno.testing.memory import MemoryGateway
 from test_turn import in_process
 
 
-@pytest.fixture
-def space(dalsegno_gateway: MemoryGateway) -> Iterator[Space]:
+def space_of(run: Run[Any], version: int) -> Space:
+    """A space, as a client of gateways of this version of the contract uses it."""
+    run._transport._contract = version
+    return run.space("s")
+
+
+@pytest.fixture(params=[2, 3])
+def space(dalsegno_gateway: MemoryGateway, request: pytest.FixtureRequest) -> Iterator[Space]:
     with in_process() as run:
-        yield run.space("s")
+        yield space_of(run, request.param)
         run.finish()
 
 
@@ -65,8 +71,9 @@ def test_a_blob_is_replaced_and_deleted_with_its_chunks(space: Space) -> None:
     assert space.blob_get("b.other") is None, "it is no blob"
 
 
+@pytest.mark.parametrize("version", [2, 3])
 def test_a_blob_is_old_until_its_pointer_is_written(
-    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     written: list[list[str]] = []
     seen: list[bytes | None] = []
@@ -76,22 +83,24 @@ def test_a_blob_is_old_until_its_pointer_is_written(
         operations = list(operations)
         seen.append(blobs.blob_get("b"))
         write(transport, operations)
-        written.append([f"{it.kind} {it.fields['key']}" for it in operations])
+        written.append([f"{it.kind} {it.fields.get('key') or it.fields['prefix']}" for it in operations])
 
     with in_process() as run:
-        blobs = run.space("s")
+        blobs = space_of(run, version)
         old, new = b"o" * (4 * CHUNK_BYTES), b"n" * (4 * CHUNK_BYTES)
         blobs.blob_put("b", old)
         monkeypatch.setattr(_records, "write", watched)
         blobs.blob_put("b", new)
         prefixes = [f"b/.chunk.{hashlib.sha256(content).hexdigest()[:16]}." for content in (old, new)]
+        deletes = [f"delete {prefixes[0]}00000{number}" for number in range(4)]
+        if version == 3:
+            deletes = [f"deletePrefix {prefixes[0]}"]
         assert written == [
             [f"put {prefixes[1]}00000{number}" for number in range(3)],
             [f"put {prefixes[1]}000003"],
-            ["put b"],
-            [f"delete {prefixes[0]}00000{number}" for number in range(4)],
+            ["put b", *deletes],
         ]
-        assert [content == new for content in seen] == [False, False, False, True]
+        assert [content == new for content in seen] == [False, False, False]
         assert blobs.blob_get("b") == new
         run.finish()
 
@@ -111,3 +120,79 @@ def test_a_write_that_the_gateway_refuses_is_refused(space: Space) -> None:
     with pytest.raises(Refused) as refused:
         space.put("x" * 513, 1)
     assert refused.value.code == "INVALID"
+
+
+def test_keys_are_read_without_values_and_values_by_keys(space: Space) -> None:
+    for key in "b", "a/1", "a/2":
+        space.put(key, key)
+    space.append("log", "e1", "first")
+    space.append("log", "e2", "second")
+    assert [*space.keys()] == ["a/1", "a/2", "b", "log"]
+    assert [*space.keys("a/", reverse=True)] == ["a/2", "a/1"] and [*space.keys("c")] == []
+    assert space.get_many(["log", "a", "b", "none", "a/1"]) == {"log": "first", "b": "b", "a/1": "a/1"}
+    assert space.get_many([]) == {}
+    space.delete_prefix("a/")
+    assert [*space.keys()] == ["b", "log"]
+    with pytest.raises(ValueError, match="the prefix is empty"):
+        space.delete_prefix("")
+
+
+def test_more_than_a_page_of_keys(dalsegno_gateway: MemoryGateway) -> None:
+    names = [f"{n:04}" for n in range(2_100)]
+    for version in 2, 3:
+        dalsegno_gateway.start_attempt()
+        with in_process() as run:
+            space = space_of(run, version)
+            for at in range(0, 2_100, 700):
+                run.write(*(Operation.put("s", name, name) for name in names[at : at + 700]))
+            assert [*space.keys()] == names and [*space.keys(reverse=True)] == names[::-1]
+            assert space.get_many(names) == {name: name for name in names}
+            assert [it.key for it in space.items(reverse=True)] == names[::-1]
+            before = len(dalsegno_gateway.requests)
+            space.delete_prefix("0")
+            space.delete_prefix("1")
+            assert len(dalsegno_gateway.requests) - before == (2 if version == 3 else 4)
+            assert [*space.keys()] == names[2_000:]
+            run._lease.ended = True
+
+
+def test_backwards_a_newer_gateway_sends_the_last_page_first(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        space = space_of(run, 3)
+        for at in 0, 1_000:
+            run.write(*(Operation.put("s", f"{n:04}", n) for n in range(at, at + 1_000)))
+        before = len(dalsegno_gateway.requests)
+        assert next(space.items(reverse=True)).value == 1_999
+        assert len(dalsegno_gateway.requests) == before + 1
+        run.finish()
+
+
+def test_a_prefix_is_deleted_with_a_turn(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        space = space_of(run, 3)
+        space.put("a/1", 1)
+        with run.turn() as turn:
+            turn.record(Operation.put("s", "a/2", 2), Operation.delete_prefix("s", "a/"), Operation.put("s", "a/3", 3))
+            assert [*space.keys()] == ["a/1"]
+        assert [*space.keys()] == ["a/3"]
+        run.finish()
+
+
+def test_deleting_a_blob_is_one_request_of_one_batch(space: Space, dalsegno_gateway: MemoryGateway) -> None:
+    space.blob_put("b", b"x" * (4 * CHUNK_BYTES))
+    before = len(dalsegno_gateway.requests)
+    space.delete("b")
+    requests = len(dalsegno_gateway.requests) - before
+    assert requests == 1 if space._transport.has_additions else requests <= 5, "the chunks are read, and one batch"
+    assert [*space.keys()] == []
+
+
+def test_the_key_of_a_blob_has_room_for_its_chunks(space: Space) -> None:
+    space.blob_put("k" * 481, b"x")
+    assert space.blob_get("k" * 481) == b"x"
+    with pytest.raises(ValueError, match="at most 481 bytes"):
+        space.blob_put("k" * 482, b"x")
+    space.put("k" * 512, 1)
+    space.delete("k" * 512)
+    space.delete("k" * 481)
+    assert [*space.keys()] == []

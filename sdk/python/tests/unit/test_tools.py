@@ -177,7 +177,8 @@ def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
     assert len(bank.entries) == 1
 
 
-def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway: MemoryGateway) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway: MemoryGateway, version: int) -> None:
     asked: list[str] = []
 
     def probe_of(name: str) -> Any:
@@ -195,6 +196,7 @@ def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway:
         for name in ("shop", "shop.more", "more")
     ]
     with pytest.raises(Crash), in_process() as run, run.turn():
+        run._transport._contract = version
         for id in "1.shop.aaaaaaaaaaaa.0.x", "shop.more.aaaaaaaaaaaa.0":
             with pytest.raises(Crash):
                 run.call(id, policy="probe", arguments={"cents": 5}, tool=lambda *_: raise_crash())
@@ -206,6 +208,93 @@ def test_recover_asks_the_probe_of_the_tool_that_made_the_call(dalsegno_gateway:
         for call in run.recover():
             run.settle(call["id"], "failed", "looked")
         run.finish()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_recover_finds_a_tool_of_your_own_ids_by_the_name_in_the_store(
+    dalsegno_gateway: MemoryGateway, version: int
+) -> None:
+    @tool(policy="probe", name="order", probe=find, id=lambda cents: f"2.pay.aaaaaaaaaaaa.{cents}")
+    def order(cents: int, *, key: str = "") -> str:
+        return bank.pay(key)
+
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run:
+        run._transport._contract = version
+        order(5)
+    bank.crash = False
+    dalsegno_gateway.start_attempt()
+    assert dalsegno_gateway.calls[0].tool == ("order" if version == 3 else None)
+    with in_process() as run:
+        if version == 2:
+            assert [call["id"] for call in run.recover()] == ["2.pay.aaaaaaaaaaaa.5"], "the id does not say the tool"
+            assert order(5) == "found 5"
+        assert run.recover() == [] and order(5) == "found 5"
+        run.finish()
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_a_call_spent_counts_once(dalsegno_gateway: MemoryGateway, version: int) -> None:
+    with in_process() as run:
+        run._transport._contract = version
+        with run.turn() as turn:
+            with pytest.raises(Crash):
+                run.call("a", policy="ask", tool=lambda *_: raise_crash())
+            run.complete("a", "failed", usage={"tokensIn": 5, "costMicroUSD": 7})
+            assert dalsegno_gateway.rows.usage == ({"tokensIn": 5, "costMicroUSD": 7} if version == 3 else {})
+            turn.spent(tokens_in=1)
+        with run.turn():
+            pass
+        run.finish()
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 6, "costMicroUSD": 7}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_step_and_a_tool_say_what_they_spent_once(dalsegno_gateway: MemoryGateway, version: int) -> None:
+    def model() -> int:
+        dalsegno.spent(tokens_in=5)
+        dalsegno.spent(tokens_in=5, tokens_out=2)
+        return 1
+
+    @tool(policy="retrySameKey")
+    def search(word: str) -> str:
+        dalsegno.spent(cost_micro_usd=7, tool_calls=1)
+        return word
+
+    counted = {"tokensIn": 10, "tokensOut": 2, "costMicroUSD": 7, "toolCalls": 1}
+    with in_process() as run:
+        run._transport._contract = version
+        for crashes in True, False:
+            with pytest.raises(Crash) if crashes else nullcontext(), run.turn() as turn:
+                turn.step("draft", model)
+                search("a")
+                run.call("own", policy="ask", tool=lambda *_: dalsegno.spent(tool_calls=0))
+                if crashes:
+                    raise Crash
+            assert dalsegno_gateway.rows.usage == (counted if version == 3 or not crashes else {})
+        with pytest.raises(NotAttached, match="in a step or in a tool"):
+            dalsegno.spent(tokens_in=1)
+        run.finish()
+    assert dalsegno_gateway.rows.usage == counted
+
+
+def test_a_tool_that_runs_after_its_probe_says_what_it_spent(dalsegno_gateway: MemoryGateway) -> None:
+    @tool(policy="probe", probe=find)
+    def paid(cents: int, *, key: str = "") -> str:
+        if bank.crash:
+            raise Crash
+        dalsegno.spent(tool_calls=1)
+        return "paid"
+
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        paid(5)
+    bank.crash = False
+    dalsegno_gateway.start_attempt()
+    with in_process() as run, run.turn() as turn:
+        assert paid(5) == "paid"
+        turn.finish()
+    assert dalsegno_gateway.rows.usage == {"toolCalls": 1}
 
 
 def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:

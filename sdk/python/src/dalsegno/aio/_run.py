@@ -92,7 +92,8 @@ class AsyncRun(View[S]):
         if not begun.must_run:
             return begun.result
         try:
-            result = await value_of(tool(begun.key, begun.arguments))
+            with begun.running():
+                result = await value_of(tool(begun.key, begun.arguments))
         except (CallFailed, KeyRefused) as refusal:
             await self._portal.call(calls.end, begun, refusal.outcome, refusal.result)
             raise

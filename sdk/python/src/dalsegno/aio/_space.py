@@ -23,7 +23,9 @@ class AsyncSpace:
     put_if_absent = forwarded(Space.put_if_absent)
     append = forwarded(Space.append)
     delete = forwarded(Space.delete)
+    delete_prefix = forwarded(Space.delete_prefix)
     get = forwarded(Space.get)
+    get_many = forwarded(Space.get_many)
     blob_put = forwarded(Space.blob_put)
     blob_get = forwarded(Space.blob_get)
 
@@ -32,3 +34,9 @@ class AsyncSpace:
         items = self.sync.items(prefix, reverse)
         while (item := await self._portal.call(next, items, None)) is not None:
             yield item
+
+    async def keys(self, prefix: str = "", reverse: bool = False) -> AsyncIterator[str]:
+        """See `Space.keys`: `async for key in space.keys()`."""
+        keys = self.sync.keys(prefix, reverse)
+        while (key := await self._portal.call(next, keys, None)) is not None:
+            yield key

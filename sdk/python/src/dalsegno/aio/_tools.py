@@ -23,7 +23,8 @@ async def make(portal: Portal, bound: BoundCall) -> Any:
         begun = await portal.call(bound.begin)
         if begun is not None:
             try:
-                result = await value_of(bound.run_function(begun))
+                with begun.running():
+                    result = await value_of(bound.run_function(begun))
             except (CallFailed, KeyRefused) as refusal:
                 await portal.call(bound.end, begun, refusal.outcome, refusal.result)
                 raise

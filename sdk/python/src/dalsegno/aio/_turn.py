@@ -77,7 +77,9 @@ class AsyncTurn(Generic[S]):
         with step:
             result = step.begun.result
             if step.begun.must_run:
-                result = await self._portal.call(self._run._end_step, step, await value_of(fn(*args, **kwargs)))
+                with step.begun.running():
+                    result = await value_of(fn(*args, **kwargs))
+                result = await self._portal.call(self._run._end_step, step, result)
         return _codec.decode(_codec.return_type(fn), result)
 
     async def plan(self) -> None:

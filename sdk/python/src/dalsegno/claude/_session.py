@@ -152,7 +152,7 @@ class Session:
         """
         await self._run.recover()
         for call in self._run.sync._calls.inherited():
-            name, id = tool_of(call), call["id"].rpartition(".")[2]
+            name, id = tool_of(call["id"]), call["id"].rpartition(".")[2]
             open_call = (call["policy"], call["state"]) == ("retrySameKey", "started")
             if open_call and name is not None and name in self._tools:
                 await self._tools.call(name, id, call["arguments"]["arguments"])

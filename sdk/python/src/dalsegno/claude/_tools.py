@@ -169,18 +169,17 @@ def _function(tool: SdkTool, policy: Policy) -> Callable[..., Awaitable[Result]]
 class _Durable(Tool[Any, Any]):
     """A tool of `dalsegno.tool`, whose calls have ids that name the tool and the CLI's id of the call."""
 
-    def has_made(self, call: Mapping[str, Any]) -> bool:
-        """As `Tool.has_made`."""
-        return tool_of(call) == self.name or super().has_made(call)
+    def _has_made_id(self, id: str) -> bool:
+        return tool_of(id) == self.name
 
 
 def _call_id(name: str) -> Callable[..., str]:
     return lambda *_, **__: f"claude.{name}.{_tool_use_id.get()}"
 
 
-def tool_of(call: Mapping[str, Any]) -> str | None:
-    """The name of the tool in the id of a stored call; `None` where no session has made it. The CLI's ids have no dot."""
-    prefix, _, name = call["id"].rpartition(".")[0].partition(".")
+def tool_of(id: str) -> str | None:
+    """The name of the tool in the id of a call; `None` where no session has made it. The CLI's ids have no dot."""
+    prefix, _, name = id.rpartition(".")[0].partition(".")
     return name if prefix == "claude" else None
 
 
