@@ -94,7 +94,8 @@ def vendor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
         def opened() -> BaseCheckpointSaver[Any]:
             made = saver(connect(f"{url}/postgres", autocommit=True, prepare_threshold=0, row_factory=dict_row))
             made.setup()
-            return made
+            theirs: BaseCheckpointSaver[Any] = made
+            return theirs
 
         yield opened
 
