@@ -39,14 +39,14 @@ sources() {
 types() {
     [[ ${DALSEGNO_ADAPTERS:-all} = all ]] || return 0
     local example=../../deploy/examples/$1
-    [[ -x $cache/mypy/bin/pyright ]] || (environment mypy mypy==2.4.1 pyright==1.1.414 pytest==9.2.0)
+    need_types
     (
         cd "$package"
         export MYPYPATH=src:tests:tests/contract:tests/scripted:tests/packaging:tests/vendor/$1:$example
         local mypy=("$python" -m mypy --config-file= --python-version 3.11 --cache-dir "$TARGET_DIR/mypy-$1")
         "${mypy[@]}" --strict "src/dalsegno/$1" "tests/vendor/$1" "tests/typing/user_$1.py"
         "${mypy[@]}" --check-untyped-defs "$example/agent.py"
-        "$cache/mypy/bin/pyright" --project "tests/typing/$1.json" --pythonpath "$python"
+        "$types/pyright" --project "tests/typing/$1.json" --pythonpath "$python"
     )
 }
 

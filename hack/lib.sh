@@ -80,6 +80,20 @@ need_pytest() {
     pytest=("$venv/bin/python" -m pytest)
 }
 
+# need_types: makes the environment with mypy and pyright, and with pytest for its types, outside of the clone, and sets
+# `types` to its programs. Two steps may ask for it at the same time. If the versions are installed, no registry is asked.
+need_types() {
+    local venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/mypy
+    types=$venv/bin
+    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
+    mkdir -p "$venv"
+    (
+        flock 9
+        [[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
+        "$venv/bin/pip" install --quiet --disable-pip-version-check mypy==2.4.1 pyright==1.1.414 pytest==9.2.0
+    ) 9>"$venv/lock"
+}
+
 # cluster COMMAND…: runs the program of e2e/cluster. Paths must be absolute.
 cluster() { go run -C e2e/cluster . "$@"; }
 

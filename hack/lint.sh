@@ -136,16 +136,11 @@ python_syntax() {
     done
 }
 
-# mypy and pyright, and pytest for its types, live in an environment of their own, outside of the clone.
 python_types() {
-    local venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/mypy
-    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-    [[ -x $venv/bin/pip ]] || python3 -m venv "$venv" || return 1
-    # If these versions are installed already, no registry is asked.
-    "$venv/bin/pip" install --quiet --disable-pip-version-check mypy==2.4.1 pyright==1.1.414 pytest==9.2.0 || return 1
-    (cd sdk/python && "$venv/bin/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy" &&
-        "$venv/bin/pyright" --pythonpath "$venv/bin/python" &&
-        "$venv/bin/pyright" --project tests/typing/plain.json --pythonpath "$venv/bin/python")
+    need_types || return 1
+    (cd sdk/python && "$types/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy" &&
+        "$types/pyright" --pythonpath "$types/python" &&
+        "$types/pyright" --project tests/typing/plain.json --pythonpath "$types/python")
 }
 
 # The fuzz targets are a workspace of their own. Its Cargo.lock must contain the dependencies of the crates that it
