@@ -150,12 +150,16 @@ run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[
 
 scenarios=$(program_of scenarios --test scenarios) chaos=$(program_of chaos --test chaos)
 
+# last_steps: starts what no test waits for.
+last_steps() {
+    background 'lint' 45 hack/lint.sh
+    background 'other Pythons' 45 hack/pythons.sh
+}
+
 # The end-to-end tests wait most of the time. So the fuzz targets, which are a build of their own, are built and run at the
 # same time, 22 s each, and so are the tests of the adapters, and lint. They use only the processor time that is left.
-background 'fuzz' 50 hack/fuzz.sh 22
-background 'adapters' 40 hack/adapters.sh
-background 'other Pythons' 30 hack/pythons.sh
-background 'lint' 40 hack/lint.sh
+background 'fuzz' 60 hack/fuzz.sh 22
+background 'adapters' 60 hack/adapters.sh
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&
     run 'install' nothing 5 "$PROGRAMS/e2e-setup"; then
@@ -169,8 +173,10 @@ if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" 
     fi
     run 'scenarios' cargo 20 bash -c 'end_to_end "$@"' bash "$scenarios" --test-threads=3 || true
     ! has_previous || finish 'previous version' nothing || true
+    last_steps
     run 'chaos' cargo 52 bash -c 'end_to_end "$@"' bash "$chaos" --test-threads=1 "${left_out[@]}" || true
 else
+    last_steps
     echo 'the end-to-end tests could not run' | tee -a "$logs/summary"
 fi
 finish 'fuzz' cargo || true
