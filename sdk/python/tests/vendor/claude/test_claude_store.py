@@ -113,7 +113,7 @@ import asyncio, sys
 import dalsegno.aio
 from dalsegno.claude import RecordSessionStore
 
-KEY: SessionKey = {"project_key": "p", "session_id": "s"}
+KEY = {"project_key": "p", "session_id": "s"}
 
 async def main():
     async with await dalsegno.aio.attach(heartbeat=False, sigterm=False) as run:
