@@ -202,13 +202,19 @@ def test_an_attempt_may_commit_more_often_than_the_one_before(dalsegno_gateway: 
         assert dalsegno_gateway.finish and len(dalsegno_gateway.calls) == 3
 
 
-def test_a_limit_does_not_fail_on_a_call_of_an_earlier_attempt(dalsegno_gateway: MemoryGateway) -> None:
-    def dies(key: str, arguments: Any) -> None:
-        raise Crash
+def dies(key: str, arguments: Any) -> None:
+    raise Crash
 
+
+def die_in_a_call(gateway: MemoryGateway) -> None:
+    """The outcome of a call is unknown, and a new attempt has started."""
     with pytest.raises(Crash), in_process() as run:
         run.call("a", policy="probe", tool=dies)
-    dalsegno_gateway.start_attempt()
+    gateway.start_attempt()
+
+
+def test_a_limit_does_not_fail_on_a_call_of_an_earlier_attempt(dalsegno_gateway: MemoryGateway) -> None:
+    die_in_a_call(dalsegno_gateway)
     with pytest.raises(dalsegno.AtLimit), in_process(every=9) as run:
         with run.turn():
             run.state["n"] = 1
@@ -220,13 +226,8 @@ def test_a_limit_does_not_fail_on_a_call_of_an_earlier_attempt(dalsegno_gateway:
 def test_sigterm_with_an_open_call_drops_what_is_held_back(
     dalsegno_gateway: MemoryGateway, of_earlier_attempt: bool
 ) -> None:
-    def dies(key: str, arguments: Any) -> None:
-        raise Crash
-
     if of_earlier_attempt:
-        with pytest.raises(Crash), in_process() as run:
-            run.call("a", policy="probe", tool=dies)
-        dalsegno_gateway.start_attempt()
+        die_in_a_call(dalsegno_gateway)
     with pytest.raises(dalsegno.Stopping), in_process(every=9) as run:
         with run.turn():
             run.state["n"] = 1

@@ -76,7 +76,7 @@ class Session:
         probes: for each tool with the policy `probe`: `probe(arguments, key)` returns the tool's result, and raises
             `CallFailed` if nothing took effect. A function or an `async def`.
         approve: full names of those of these tools of which a person approves each call. Until then the run has no pod.
-        approval_expires: seconds, or a `timedelta`, after which the model is told that nobody has approved.
+        approval_expires: seconds, or a `timedelta`, after which the model reads that nobody has approved.
         untracked: names of other tools that may change something, or patterns (`mcp__files__*`). After a crash the
             model is told that the outcome of such a call is unknown.
 

@@ -47,7 +47,7 @@ def guard(run: Run[Any] | AsyncRun[Any], /, **policies: Policy | Probe) -> Guard
     later attempt gets its result back. If the outcome is unknown, the policy decides.
 
     A tool with a parameter `key: Key = ""` gets the key of the call. A tool that refuses and has changed nothing raises
-    `CallFailed`: the model is told, and the failure is stored. Whatever else a tool raises leaves the outcome unknown, and
+    `CallFailed`: the model reads the failure, and the store keeps it. Whatever else a tool raises leaves the outcome unknown, and
     ends the graph (`Unhandled`), because a model that reads an error tries again, as another call. A tool with the
     policy `readOnly` may raise what it likes: there `handle_tool_errors` decides.
 

@@ -151,7 +151,7 @@ def read_keys(rows: Rows, body: Mapping[str, Any], bearer: str) -> dict[str, Any
 
 
 def _page(groups: Sequence[list[Entry]], limit: int, most_bytes: int) -> tuple[list[list[Entry]], bool]:
-    """As many of them as a page holds, and whether there are more. most_bytes: 0 if only keys are told."""
+    """As many of them as a page holds, and whether there are more. most_bytes: 0 if the page has keys alone."""
     page: list[list[Entry]] = []
     size = 0
     for group in groups[: min(limit, PAGE)]:
