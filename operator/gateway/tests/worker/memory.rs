@@ -95,23 +95,27 @@ async fn flood_with_heads() {
         println!("{kind}: {} bytes for each of {} connections", grown / CONNECTIONS, open.len());
         assert!(grown <= CONNECTIONS * Config::CONNECTION_BYTES, "{kind}: {grown} bytes");
     }
-    // Workers that have sent large bodies and keep their connections.
-    let mut turn = 0;
+    // Workers that have sent large bodies and keep their connections. The first of them fill the caches of the store.
+    let send = async |turn: usize| {
+        let body = commit(turn as u128, &format!("\"{}\"", "x".repeat(200_000)));
+        let head = format!(
+            "POST /v1/runs/{}/turns/{turn} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {INSTANCE}\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            ctx.run,
+            body.len()
+        );
+        let mut connection = connect_from(3, &server).await;
+        connection.write_all(head.as_bytes()).await.unwrap();
+        assert!(read_answer(&mut connection).await.starts_with("HTTP/1.1 200"));
+        connection
+    };
+    for turn in 1..=100 {
+        drop(send(turn).await);
+    }
     let (grown, open) = growth("used for large bodies", async {
         let mut open = Vec::new();
-        for _ in 0..CONNECTIONS {
-            turn += 1;
-            let body = commit(turn, &format!("\"{}\"", "x".repeat(200_000)));
-            let head = format!(
-                "POST /v1/runs/{}/turns/{turn} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {INSTANCE}\r\n\
-                 Content-Length: {}\r\n\r\n{body}",
-                ctx.run,
-                body.len()
-            );
-            let mut connection = connect_from(3, &server).await;
-            connection.write_all(head.as_bytes()).await.unwrap();
-            assert!(read_answer(&mut connection).await.starts_with("HTTP/1.1 200"));
-            open.push(connection);
+        for turn in 101..=100 + CONNECTIONS {
+            open.push(send(turn).await);
         }
         open
     })
