@@ -155,6 +155,14 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
         Ok(messages)
     }
 
+    /// Takes messages with this turn, such as that of [`Run::wait_for_message`]: no later turn gets them.
+    pub fn take(&mut self, messages: &[Message]) {
+        let inbox = &mut self.draft.request.inbox;
+        let new = messages.iter().map(|message| message.position).filter(|it| !inbox.contains(it));
+        let new: Vec<_> = new.collect();
+        inbox.extend(new);
+    }
+
     /// Ends the run with the commit of this turn.
     pub fn finish(&mut self, finish: Finish) {
         self.draft.set_finish(finish);

@@ -165,10 +165,11 @@ fn a_replay_takes_the_messages_that_the_turn_took_before() {
         .on("turns/1", [committed(1, "result")]);
     let mut agent = agent(&gateway);
     let mut turn = agent.turn().unwrap();
-    let taken: Vec<_> = turn.take_messages().unwrap().iter().map(|message| message.position).collect();
-    assert_eq!(taken, [1]);
+    let taken = turn.take_messages().unwrap();
+    assert_eq!(taken.iter().map(|message| message.position).collect::<Vec<_>>(), [1]);
+    turn.take(&taken);
     turn.commit().unwrap();
-    assert_eq!(gateway.body("turns/1")["inbox"], json!([1]));
+    assert_eq!(gateway.body("turns/1")["inbox"], json!([1]), "each once");
 }
 
 #[test]
