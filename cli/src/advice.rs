@@ -92,7 +92,7 @@ fn accept_rewind(run: &AgentRun, around: Around<'_>) -> Option<String> {
     // The agent chose the ids, and a person copies the command into a shell.
     let is_harmless = |id: &&String| id.chars().all(|it| it.is_ascii_alphanumeric() || "-_.:".contains(it));
     let named: String =
-        rewind.effects.iter().filter(is_harmless).map(|id| format!(" --accept-effect {id}")).collect();
+        rewind.effects.iter().filter(is_harmless).map(|id| format!(" --accept-effect={id}")).collect();
     let named = if named.is_empty() { " --accept-effect CALL".to_owned() } else { named };
     let (name, options) = (run.name_any(), around.options);
     Some(format!("kubectl dalsegno rewind {name}{options} --to {}{named}", rewind.to_turn?))

@@ -234,7 +234,7 @@ mod tests {
         ));
     }
 
-    /// The agent chose the ids of the calls: one of them would be a command of its own.
+    /// The agent chose the ids of the calls: one of them would be a command of its own, and one an option.
     #[test]
     fn a_refused_rewind_shows_the_command_that_names_the_calls() {
         let message =
@@ -243,7 +243,7 @@ mod tests {
             json!({
                 "summary": "Suspended", "reason": "Suspended", "agent": "field-guide", "attempt": { "number": 2 },
                 "checkpoint": { "turn": 7, "eventPosition": 9 },
-                "rewind": { "observedGeneration": 1, "toTurn": 2, "effects": ["turn-3", "$(reboot)", "turn-4"] },
+                "rewind": { "observedGeneration": 1, "toTurn": 2, "effects": ["turn-3", "$(reboot)", "--yes"] },
                 "conditions": [condition("Rewound", "RewindRefused", &message)],
             }),
             &[]

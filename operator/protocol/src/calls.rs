@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -235,7 +235,6 @@ pub struct CallEntry {
     pub damaged: bool,
 }
 
-/// serde reads no [`RawValue`] in a flattened struct, so the text is read once for each part.
 impl<'de> Deserialize<'de> for CallEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -244,9 +243,19 @@ impl<'de> Deserialize<'de> for CallEntry {
             #[serde(default)]
             damaged: bool,
         }
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let call = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
-        let Rest { attempt, damaged } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let (call, Rest { attempt, damaged }) = call_and_rest(deserializer)?;
         Ok(Self { call, attempt, damaged })
     }
+}
+
+/// Reads a call and the fields beside it. serde reads no [`RawValue`] in a flattened struct, so the text is read once for
+/// each part.
+pub(crate) fn call_and_rest<'de, D, R>(deserializer: D) -> Result<(Call, R), D::Error>
+where
+    D: Deserializer<'de>,
+    R: DeserializeOwned,
+{
+    let text = Box::<RawValue>::deserialize(deserializer)?;
+    let call = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+    Ok((call, serde_json::from_str(text.get()).map_err(D::Error::custom)?))
 }

@@ -1,12 +1,11 @@
 //! A checkpoint as a document: `GET checkpoint`.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::{Boundary, Call, CallState, MemoryDelta, Payload, Policy, State, Usage};
+use crate::calls::call_and_rest;
+use crate::{Boundary, Call, MemoryDelta, Payload, State, Usage};
 
 /// Version of the document. A change of its fields needs a new version. Every version ever written stays readable.
 pub const CHECKPOINT_VERSION: u32 = 2;
@@ -131,47 +130,36 @@ pub struct TriggeredBy {
     pub messages: Vec<i64>,
 }
 
-/// A call in the history of a checkpoint. It repeats the fields of a [`Call`], because a flattened field cannot be read
-/// back: it would hold [`RawValue`]s.
-#[derive(Clone, Serialize, Deserialize)]
+/// A call in the history of a checkpoint.
+#[derive(Clone, Debug, Serialize)]
 pub struct CheckpointCall {
-    /// Its id within the run.
-    pub id: String,
-    /// The turn in which it was planned or first claimed.
-    pub turn: i32,
-    /// What to do about an unknown outcome.
-    pub policy: Policy,
-    /// The idempotency key, for ever.
-    pub key: String,
-    /// Its state.
-    pub state: CallState,
-    /// What the tool is called with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub arguments: Option<Box<RawValue>>,
-    /// What the tool answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result: Option<Box<RawValue>>,
+    /// The call.
+    #[serde(flatten)]
+    pub call: Call,
     /// The attempt that claimed it last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub attempt: Option<i32>,
     /// Its arguments and its result are left out, because with those of later calls they are larger than
     /// [`crate::Limits::CHECKPOINT_CALLS_BYTES`]: use `GET calls`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub omitted: bool,
     /// Its arguments or its result cannot be read.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub damaged: bool,
 }
 
-/// Leaves out key, arguments and result, as [`Call`] does.
-impl fmt::Debug for CheckpointCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, turn, policy, key: _, state, arguments: _, result: _, attempt, omitted, damaged } =
-            self;
-        let mut call = f.debug_struct("CheckpointCall");
-        call.field("id", id).field("turn", turn).field("policy", policy).field("state", state);
-        call.field("attempt", attempt).field("omitted", omitted).field("damaged", damaged);
-        call.finish_non_exhaustive()
+impl<'de> Deserialize<'de> for CheckpointCall {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Rest {
+            attempt: Option<i32>,
+            #[serde(default)]
+            omitted: bool,
+            #[serde(default)]
+            damaged: bool,
+        }
+        let (call, Rest { attempt, omitted, damaged }) = call_and_rest(deserializer)?;
+        Ok(Self { call, attempt, omitted, damaged })
     }
 }
 

@@ -30,21 +30,21 @@ pub enum Trigger {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OwnTrigger(String);
 
-/// The words of the contract, as they are sent.
-const KNOWN: [(&str, Trigger); 7] = [
-    ("TURN_END", Trigger::TurnEnd),
-    ("TASK_END", Trigger::TaskEnd),
-    ("GUARD_EVAL", Trigger::GuardEval),
-    ("POLICY_PRE", Trigger::PolicyPre),
-    ("POLICY_POST", Trigger::PolicyPost),
-    ("COMPENSATION", Trigger::Compensation),
-    ("SUSPENSION", Trigger::Suspension),
+/// The words of the contract.
+static KNOWN: [Trigger; 7] = [
+    Trigger::TurnEnd,
+    Trigger::TaskEnd,
+    Trigger::GuardEval,
+    Trigger::PolicyPre,
+    Trigger::PolicyPost,
+    Trigger::Compensation,
+    Trigger::Suspension,
 ];
 
 impl Trigger {
     /// The words of the contract.
     pub fn known() -> impl Iterator<Item = &'static str> {
-        KNOWN.iter().map(|(word, _)| *word)
+        KNOWN.iter().map(Self::as_str)
     }
 
     /// A word of the agent's own, such as `invoice.checked`.
@@ -65,10 +65,16 @@ impl Trigger {
 
     /// The word, as it is sent and stored.
     pub fn as_str(&self) -> &str {
-        if let Self::Own(OwnTrigger(word)) = self {
-            return word;
+        match self {
+            Self::TurnEnd => "TURN_END",
+            Self::TaskEnd => "TASK_END",
+            Self::GuardEval => "GUARD_EVAL",
+            Self::PolicyPre => "POLICY_PRE",
+            Self::PolicyPost => "POLICY_POST",
+            Self::Compensation => "COMPENSATION",
+            Self::Suspension => "SUSPENSION",
+            Self::Own(OwnTrigger(word)) => word,
         }
-        KNOWN.iter().find(|(_, trigger)| trigger == self).map_or("", |(word, _)| word)
     }
 }
 
@@ -76,10 +82,7 @@ impl FromStr for Trigger {
     type Err = InvalidTrigger;
 
     fn from_str(word: &str) -> Result<Self, InvalidTrigger> {
-        match KNOWN.iter().find(|(known, _)| *known == word) {
-            Some((_, trigger)) => Ok(trigger.clone()),
-            None => Self::own(word),
-        }
+        KNOWN.iter().find(|known| known.as_str() == word).map_or_else(|| Self::own(word), |it| Ok(it.clone()))
     }
 }
 

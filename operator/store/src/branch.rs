@@ -63,24 +63,36 @@ pub(crate) async fn state_after(
     Ok(existing_state(reader, run, boundary.id, walk).await?.state)
 }
 
-/// The state after a boundary that was found by its id. `is_live`: whether it is on the live branch. The hash of a live
-/// boundary follows from the head. That of an undone one is its own: nothing that is read links to it.
-pub(crate) async fn state_of(
+/// The state after a boundary of any branch; `None`: the run has no such boundary.
+///
+/// The hash of a live boundary follows from the head. That of an undone one is its own: nothing that is read links to it.
+pub(crate) async fn state_by_id(
     reader: &impl SnapshotReader,
     run: RunId,
-    (boundary, is_live): (HashedBoundary, bool),
-) -> Result<StateAt> {
-    let HashedBoundary { id, content_hash } = boundary;
-    if is_live {
-        let turn = boundaries(reader, run, id.turn, id.turn).await?;
-        if !turn.iter().any(|row| row.id() == id && row.content_hash == content_hash) {
-            return Err(corrupt(
-                run,
-                format!("{id}: its row says that it is on the live branch, and it is not"),
-            ));
+    id: BoundaryId,
+) -> Result<Option<StateAt>> {
+    let Some(mut stored) = reader.boundary_hash(run, id).await? else { return Ok(None) };
+    if stored.is_live && !is_on_live_branch(reader, run, stored.boundary).await? {
+        // A rewind may have undone it in between.
+        match reader.boundary_hash(run, id).await? {
+            Some(again) => stored = again,
+            None => return Ok(None),
+        }
+        if stored.is_live {
+            let detail = format!("{id}: its row says that it is on the live branch, and it is not");
+            return Err(corrupt(run, detail));
         }
     }
-    existing_state(reader, run, id, Walk::to_state(Some(boundary))).await
+    existing_state(reader, run, id, Walk::to_state(Some(stored.boundary))).await.map(Some)
+}
+
+async fn is_on_live_branch(
+    reader: &impl SnapshotReader,
+    run: RunId,
+    HashedBoundary { id, content_hash }: HashedBoundary,
+) -> Result<bool> {
+    let turn = boundaries(reader, run, id.turn, id.turn).await?;
+    Ok(turn.iter().any(|row| row.id() == id && row.content_hash == content_hash))
 }
 
 /// The state after a boundary, built from boundaries alone; from a snapshot only if the payloads before it were

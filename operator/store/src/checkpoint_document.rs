@@ -6,8 +6,8 @@ use dalsegno_model::{
     RunRecord, Store,
 };
 use dalsegno_protocol::{
-    Boundary, CHECKPOINT_VERSION, Call, Channel, Checkpoint, CheckpointCall, CheckpointStatus, Elapsed,
-    Limits, MEMORY_REFERENCES, RawValue, State, Step, TriggeredBy, WaitKind, WaitRequest,
+    Boundary, CHECKPOINT_VERSION, Channel, Checkpoint, CheckpointCall, CheckpointStatus, Elapsed, Limits,
+    MEMORY_REFERENCES, RawValue, State, Step, TriggeredBy, WaitKind, WaitRequest,
 };
 use jiff::Timestamp;
 
@@ -33,10 +33,8 @@ pub async fn checkpoint(
         operation: "reading a checkpoint",
         detail: format!("attempt {}, which committed it, has no identity", row.attempt),
     })?;
-    let facts = store.boundary_facts(run.id, id).await?.ok_or_else(|| Error::Corrupt {
-        operation: "reading a checkpoint",
-        detail: format!("{id} was there, and is not any more"),
-    })?;
+    // A purge may delete it meanwhile.
+    let Some(facts) = store.boundary_facts(run.id, id).await? else { return Ok(None) };
     let content_hash = header::render(&row.content_hash);
     let is_head = content_hash == head.content_hash;
     let (mut pending_step, mut pending_calls, mut pending_proposal) = (None, Vec::new(), None);
@@ -117,10 +115,8 @@ fn status_of(run: &RunRecord) -> CheckpointStatus {
     }
 }
 
-fn past_call(past: PastCall) -> CheckpointCall {
-    let PastCall { call, attempt, omitted, damaged } = past;
-    let Call { id, turn, policy, key, state, arguments, result } = call;
-    CheckpointCall { id, turn, policy, key, state, arguments, result, attempt, omitted, damaged }
+fn past_call(PastCall { call, attempt, omitted, damaged }: PastCall) -> CheckpointCall {
+    CheckpointCall { call, attempt, omitted, damaged }
 }
 
 fn milliseconds(from: Timestamp, to: Timestamp) -> i64 {

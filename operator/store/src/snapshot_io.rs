@@ -73,6 +73,14 @@ pub(crate) struct NewSnapshot {
     pub data_key: Option<Arc<[u8]>>,
 }
 
+/// The row of a boundary that was found by its id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredHash {
+    pub boundary: HashedBoundary,
+    /// Whether no rewind has undone it.
+    pub is_live: bool,
+}
+
 /// Reads boundaries and snapshots.
 pub(crate) trait SnapshotReader: Sync {
     /// The live branch from its head back to the first boundary that the walk needs; `None`: nothing is committed.
@@ -85,6 +93,13 @@ pub(crate) trait SnapshotReader: Sync {
         run: RunId,
         after: Option<BoundaryId>,
     ) -> impl Future<Output = Result<Vec<PageEntry>>> + Send;
+
+    /// The hash of a boundary of any branch; `None`: the run has no such boundary.
+    fn boundary_hash(
+        &self,
+        run: RunId,
+        id: BoundaryId,
+    ) -> impl Future<Output = Result<Option<StoredHash>>> + Send;
 
     /// The chunks with these hashes, in any order. Missing chunks are left out.
     fn chunks(

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fs, process};
 
@@ -11,6 +11,7 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use dalsegno_protocol::{Code, Flags, Problem, StateResponse, Wait, WaitAnswer, env};
 use ureq::unversioned::resolver::DefaultResolver;
 
+use crate::claims::Claims;
 use crate::http::{Client, Files, OnEnded};
 use crate::watch::{WorkerSignals, handle_sigterm, start_heartbeats};
 use crate::{Error, Result, Run, log_line};
@@ -158,7 +159,8 @@ impl Builder {
             let period = Duration::from_secs(attached.heartbeat_seconds.into());
             start_heartbeats(client.clone(), signals.clone(), period)
         });
-        let (claims, read_to) = (Mutex::default(), AtomicI64::new(0));
+        let earlier = attached.completed_calls.iter().chain(&attached.unsettled_calls);
+        let (claims, read_to) = (Claims::new(earlier.cloned()), AtomicI64::new(0));
         Ok(Run { client, signals, term, input, attached, claims, read_to, heartbeats })
     }
 

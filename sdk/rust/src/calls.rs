@@ -1,21 +1,17 @@
 //! Tool calls. A call has one idempotency key in all attempts.
 
-use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
-
 use dalsegno_protocol::{
     Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CompleteOutcome,
-    CompleteRequest, Policy, RawValue, SettleRequest,
+    CompleteRequest, Policy, Problem, RawValue, SettleRequest,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+use crate::claims::Claim;
 use crate::http::{CALL_TIMEOUT, percent_encode};
 use crate::json::{from_text, raw, to_bytes};
-use crate::run::Claim;
-use crate::{Error, Result, Run, ToolCall, ToolError};
+use crate::{Divergence, Error, Result, Run, ToolCall, ToolError};
 
 impl Run {
     /// Runs `tool(key, arguments)` unless the call is already complete. Returns the tool's result, new or stored.
@@ -27,8 +23,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The tool failed or refused, the outcome is uncertain, or the gateway refused the call: with
-    /// [`Code::ApprovalNotGranted`] if nobody has approved [`ToolCall::approval`], with [`Code::ApprovalSpent`] if another
+    /// The tool failed or refused, the outcome is uncertain, the id is stored with other arguments, another policy or
+    /// another key ([`Error::Diverged`]), or the gateway refused the call: with [`Code::ApprovalNotGranted`] if nobody has approved [`ToolCall::approval`], with [`Code::ApprovalSpent`] if another
     /// call has used it.
     pub fn call<A, R>(
         &self,
@@ -42,21 +38,11 @@ impl Run {
     {
         let id = call.id;
         let claim = self.claim(call, &arguments)?;
-        let answer = self.client.call(&format!("calls/{}/claim", percent_encode(id)), Some(&claim.body));
-        if let Err(Error::Refused { problem, .. }) = &answer
-            && matches!(
-                problem.code,
-                Code::Invalid | Code::TooLarge | Code::ApprovalNotGranted | Code::ApprovalSpent
-            )
-        {
-            // The gateway itself refused these bytes. After any other error the claim may have been accepted.
-            self.remove_claim(id, claim.id);
-        }
-        let ClaimResponse { verdict, call } = answer?;
+        let ClaimResponse { verdict, call } = self.send_claim(id, &claim)?;
         match verdict {
-            ClaimVerdict::Done => drop(self.claims().remove(id)),
-            ClaimVerdict::Uncertain => self.remove_claim(id, claim.id), // another claim holds the call
-            ClaimVerdict::Go => {}
+            ClaimVerdict::Done => self.claims.close(id),
+            ClaimVerdict::Uncertain => self.claims.withdraw(id, claim.id), // another claim holds the call
+            ClaimVerdict::Go => self.claims.accept(id),
         }
         match (verdict, call.state) {
             (_, CallState::KeyRefused) => {
@@ -72,7 +58,7 @@ impl Run {
             }
             (ClaimVerdict::Go, _) => {
                 let claim_id = claim.id;
-                if !self.begin(id, claim) {
+                if !self.claims.begin(id, claim) {
                     return Err(Error::Uncertain(Box::new(call)));
                 }
                 let arguments = match &call.arguments {
@@ -85,48 +71,56 @@ impl Run {
         }
     }
 
-    /// The claim to send: the stored claim if the tool may run under it, else a new one. A claim is stored before it is
-    /// sent, because until the answer arrives it is unknown whether the gateway has accepted it.
     fn claim(&self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Claim> {
         let ToolCall { id, policy, key, approval } = call;
+        let key = key.map_or_else(|| self.key(id), str::to_owned);
         let request = ClaimRequest {
             approval: approval.map(str::to_owned),
             claim_id: Uuid::new_v4(),
             policy,
-            key: Some(key.map_or_else(|| self.key(id), str::to_owned)),
+            key: Some(key.clone()),
             arguments: Some(raw("write a call's arguments as JSON", arguments)?),
         };
-        let claim = Claim { id: request.claim_id, policy, body: to_bytes(&request)?, begun: Arc::default() };
-        let mut claims = self.claims();
-        let open = claims.entry(id.to_owned()).or_insert_with(|| claim.clone());
-        let begun = open.begun.load(Ordering::SeqCst);
-        let may_run = open.policy == policy && (repeatable(policy) || !begun);
-        Ok(if may_run { open.clone() } else { claim })
+        self.claims.open(id, Claim::new(&request, &key)?)
     }
 
-    /// Marks the tool as begun. Returns `false` if the tool must not run twice and another thread has already begun it.
-    fn begin(&self, id: &str, claim: Claim) -> bool {
-        let begun = claim.begun.swap(true, Ordering::SeqCst);
-        let may_run = repeatable(claim.policy) || !begun;
-        if may_run {
-            self.claims().insert(id.to_owned(), claim);
+    fn send_claim(&self, id: &str, claim: &Claim) -> Result<ClaimResponse> {
+        let answer = self.client.call(&format!("calls/{}/claim", percent_encode(id)), Some(&claim.body));
+        if let Err(Error::Refused { problem, .. }) = &answer {
+            if matches!(
+                problem.code,
+                Code::Invalid | Code::TooLarge | Code::ApprovalNotGranted | Code::ApprovalSpent
+            ) {
+                // The gateway itself refused these bytes. After any other error the claim may have been accepted.
+                self.claims.withdraw(id, claim.id);
+            }
+            if is_divergence(problem) {
+                return Err(Error::Diverged { id: id.to_owned(), why: Divergence::OtherCall });
+            }
         }
-        may_run
+        answer
     }
 
-    /// Removes a claim that the gateway has not accepted.
-    fn remove_claim(&self, id: &str, claim: Uuid) {
-        let mut claims = self.claims();
-        if claims.get(id).is_some_and(|stored| stored.id == claim) {
-            claims.remove(id);
+    /// Makes the unsettled calls of earlier attempts with the policy `retrySameKey` calls of this process. The gateway then
+    /// accepts boundaries and records. The tools do not run: they run when the agent makes the calls again.
+    /// [`crate::Agent`] does it on attach.
+    pub fn adopt(&self) -> Result<()> {
+        for call in self.claims.unsettled(Policy::RetrySameKey) {
+            let Call { id, policy, key, .. } = call;
+            // Without key and arguments: those that are stored stay.
+            let claim_id = Uuid::new_v4();
+            let request = ClaimRequest { approval: None, claim_id, policy, key: None, arguments: None };
+            let claim = self.claims.open(&id, Claim::new(&request, &key)?)?;
+            let path = format!("calls/{}/claim", percent_encode(&id));
+            let _: ClaimResponse = self.client.call(&path, Some(&claim.body))?;
         }
+        Ok(())
     }
 
     /// Records the outcome of a call if [`Self::call`] could not, for example because the result was too large. This
     /// process must have claimed the call, and the call must still be open.
     pub fn complete(&self, id: &str, outcome: CompleteOutcome, result: &impl Serialize) -> Result<()> {
-        let claim_id = self.claims().get(id).map(|open| open.id);
-        let claim_id = claim_id.ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
+        let claim_id = self.claims.claim_id(id).ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
         self.record(id, &CompleteRequest { claim_id, outcome, result: Some(tool_result(result)?) })
     }
 
@@ -165,7 +159,7 @@ impl Run {
             Some(&to_bytes(request)?),
             CALL_TIMEOUT,
         )?;
-        self.claims().remove(id);
+        self.claims.close(id);
         Ok(())
     }
 
@@ -181,25 +175,49 @@ impl Run {
         let result = Some(raw("write a call's result as JSON", result)?);
         let body = to_bytes(&SettleRequest { outcome, result, reason: reason.to_owned() })?;
         self.client.send(&format!("calls/{}/settle", percent_encode(id)), Some(&body), CALL_TIMEOUT)?;
+        self.claims.close(id);
         Ok(())
+    }
+
+    /// Records the outcome of a call that a probe was asked about: completes it if this process has claimed it, else settles
+    /// it. A refused key cannot be settled: the next probe finds it again.
+    pub(crate) fn end_probed(
+        &self,
+        id: &str,
+        outcome: CompleteOutcome,
+        (result, how): (Box<RawValue>, &str),
+    ) -> Result<()> {
+        if self.claims.claim_id(id).is_some() {
+            return self.complete(id, outcome, &result);
+        }
+        match outcome {
+            CompleteOutcome::Completed => self.settle(id, CallOutcome::Completed, &result, how),
+            CompleteOutcome::Failed => self.settle(id, CallOutcome::Failed, &result, how),
+            CompleteOutcome::KeyRefused => Ok(()),
+        }
     }
 
     /// Whether a call of this process that must not be made twice has no known outcome.
     pub(crate) fn has_open_call(&self) -> bool {
-        self.claims().values().any(|claim| !repeatable(claim.policy))
-    }
-
-    fn claims(&self) -> MutexGuard<'_, HashMap<String, Claim>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+        self.claims.has_open_call()
     }
 }
 
-fn tool_result(result: &impl Serialize) -> Result<Box<RawValue>> {
+/// Whether a claim was refused because the call is stored with something else. The contract has no code for this: it is
+/// `INVALID`, as is a malformed claim. So the detail decides.
+fn is_divergence(problem: &Problem) -> bool {
+    let what = ["\" has other arguments", "\" has another key", "\" has another policy"];
+    problem.code == Code::Invalid
+        && problem.detail.starts_with("call \"")
+        && what.iter().any(|what| problem.detail.contains(what))
+}
+
+pub(crate) fn tool_result(result: &impl Serialize) -> Result<Box<RawValue>> {
     raw("write a tool's result as JSON", result)
 }
 
 /// Reads the stored arguments. The error gives the position of the mismatch and does not quote the arguments.
-fn stored_arguments<A: DeserializeOwned>(text: &str) -> Result<A> {
+pub(crate) fn stored_arguments<A: DeserializeOwned>(text: &str) -> Result<A> {
     serde_json::from_str(text).map_err(|error| {
         let message =
             format!("another type than the tool takes, at line {} column {}", error.line(), error.column());
@@ -208,10 +226,6 @@ fn stored_arguments<A: DeserializeOwned>(text: &str) -> Result<A> {
             source: serde::de::Error::custom(message),
         }
     })
-}
-
-fn repeatable(policy: Policy) -> bool {
-    matches!(policy, Policy::RetrySameKey | Policy::ReadOnly)
 }
 
 fn or_null(result: Option<Box<RawValue>>) -> Box<RawValue> {

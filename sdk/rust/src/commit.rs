@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{
     Boundary, ChannelOps, CommitRequest, Finish, FinishOutcome, Message, Outcome, ParkMode, ParkRequest,
-    Payload, PlannedCall, Policy, Trigger, Usage,
+    Payload, PlannedCall, Policy, RawValue, Trigger, Usage,
 };
 use serde::Serialize;
 use uuid::Uuid;
@@ -89,8 +89,13 @@ impl Commit {
 
     /// Adds an event, which people can read.
     pub fn event(mut self, event: &impl Serialize) -> Result<Self> {
-        self.request.events.push(raw("write an event as JSON", event)?);
+        self.push_event(event)?;
         Ok(self)
+    }
+
+    pub(crate) fn push_event(&mut self, event: &impl Serialize) -> Result<()> {
+        self.request.events.push(raw("write an event as JSON", event)?);
+        Ok(())
     }
 
     /// Adds a tool call that the turn will make. The call and its key become durable with the plan.
@@ -123,8 +128,12 @@ impl Commit {
 
     /// Ends the run with this boundary.
     pub fn finish(mut self, finish: Finish) -> Self {
-        self.request.outcome = Some(Outcome::Finish(finish));
+        self.set_finish(finish);
         self
+    }
+
+    pub(crate) fn set_finish(&mut self, finish: Finish) {
+        self.request.outcome = Some(Outcome::Finish(finish));
     }
 
     /// Takes messages of the inbox with this boundary: no later attempt reads them again, unless a rewind undoes the
@@ -137,8 +146,31 @@ impl Commit {
     /// Ends the attempt with this boundary, until all or any of these waits are answered. When the boundary is durable,
     /// [`crate::Run::commit`] exits the process with 0; code after it does not run.
     pub fn park(mut self, on: &[&str], mode: ParkMode) -> Self {
-        self.request.outcome = Some(Outcome::Park(park_request(on, mode)));
+        self.set_park(on, mode);
         self
+    }
+
+    pub(crate) fn set_park(&mut self, on: &[&str], mode: ParkMode) {
+        self.request.outcome = Some(Outcome::Park(park_request(on, mode)));
+    }
+
+    /// The same boundary as the plan of its turn.
+    pub(crate) fn into_plan(self) -> Self {
+        Self { boundary: Boundary::Plan, ..self }
+    }
+
+    /// As [`Self::state`], with a state that is written already.
+    pub(crate) fn with_state(mut self, state: Box<RawValue>) -> Self {
+        self.request.state = Some(state);
+        self
+    }
+
+    pub(crate) fn add_usage(&mut self, usage: Usage) {
+        let spent = &mut self.request.usage;
+        spent.tokens_in += usage.tokens_in;
+        spent.tokens_out += usage.tokens_out;
+        spent.tool_calls += usage.tool_calls;
+        spent.cost_micro_usd += usage.cost_micro_usd;
     }
 }
 

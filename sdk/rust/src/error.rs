@@ -1,8 +1,8 @@
 //! Errors, in the agent's terms.
 
 use std::error::Error as StdError;
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use dalsegno_protocol::{Call, Problem, RawValue};
 
@@ -95,6 +95,25 @@ pub enum Error {
         /// The tool's answer, or `null`.
         result: Box<RawValue>,
     },
+    /// The agent does something else than before, so the call is not made, or the turn is not committed.
+    #[error("the call {id:?} {why}")]
+    Diverged {
+        /// The id of the call.
+        id: String,
+        /// What differs.
+        why: Divergence,
+    },
+    /// A step of a turn failed. It can be taken again.
+    #[error("step {name} failed")]
+    Step {
+        /// The name of the step.
+        name: String,
+        /// The step's error.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The chunks of a blob are not what was stored under its key: it was written while it was read. Read it again.
+    #[error("the chunks of a blob are not what was stored")]
+    BlobChanged,
     /// The call cannot be completed: this process did not claim it, or it is already complete.
     #[error("call {id} is not open in this process")]
     NotClaimed {
@@ -112,6 +131,29 @@ pub enum Error {
         /// The tool's error.
         source: Box<dyn StdError + Send + Sync>,
     },
+}
+
+/// How an agent has diverged from what it did before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Divergence {
+    /// The id is stored with other arguments, another policy or another key.
+    OtherCall,
+    /// An earlier attempt of the turn made the call, and this one did not.
+    NotRepeated,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherCall => {
+                "is stored with other arguments, another policy or another key: give another effect another id"
+            }
+            Self::NotRepeated => {
+                "was made by an earlier attempt of this turn, and not by this one: what decides about a call belongs into \
+                 Turn::step; if the call shall stay as it is, name it in Turn::accept"
+            }
+        })
+    }
 }
 
 /// Why a tool gave no result. `?` turns any error into [`ToolError::Unknown`], which is the safe assumption.

@@ -25,6 +25,13 @@ pub(crate) fn from_text<T: DeserializeOwned>(operation: &'static str, text: &str
     serde_json::from_str(text).map_err(|source| Error::Json { operation, source })
 }
 
+/// The same JSON with the members of each object in order and without white space. Equal values have equal texts.
+pub(crate) fn canonical(text: &str) -> Result<String> {
+    let mut value: serde_json::Value = from_text("read JSON", text)?;
+    value.sort_all_objects();
+    Ok(value.to_string())
+}
+
 /// A serializer that writes nothing and fails if a value contains a NaN or an infinity, which JSON does not have.
 /// serde_json would write them as `null`, and the value would be lost.
 #[derive(Clone, Copy)]

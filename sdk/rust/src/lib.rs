@@ -1,22 +1,21 @@
-//! The SDK for agents in Rust: [`Run::attach`], [`Run::commit`], [`Run::call`]. It blocks and needs no async runtime.
+//! The SDK for agents in Rust. It blocks and needs no async runtime.
+//!
+//! [`Agent`] is where an agent begins: a typed state, turns that are committed as a whole, steps whose answers are stored,
+//! and tools. [`Run`] is what it is made of: boundaries, channels, calls, waits, the inbox and records, one request each.
 //!
 //! ```no_run
-//! use dalsegno_sdk::{Commit, Policy, Run, ToolCall, succeeded};
-//! use serde_json::{Value, json};
+//! use dalsegno_sdk::{Agent, succeeded};
 //!
-//! # fn write_page(key: &str, page: i32) -> std::io::Result<String> { Ok(format!("{key} {page}")) }
+//! # fn model(pages: &[String]) -> std::io::Result<String> { Ok(String::new()) }
 //! fn main() -> dalsegno_sdk::Result<()> {
-//!     let mut run = Run::attach()?;
-//!     let mut pages: Vec<String> = run.state()?.unwrap_or_default();
-//!     while run.turn() <= 20 {
-//!         run.check()?; // leaves the process on a cancel, a suspend, a limit or SIGTERM
-//!         let turn = run.turn();
-//!         let id = format!("turn-{turn}");
-//!         let tool = |key: &str, page: i32| Ok(write_page(key, page)?);
-//!         pages.push(run.call(ToolCall::new(&id, Policy::RetrySameKey), turn, tool)?);
-//!         run.commit(Commit::new(turn).state(&pages)?)?; // from here on the turn is stored
+//!     let mut agent = Agent::<Vec<String>>::attach()?;
+//!     while agent.next_turn() <= 20 {
+//!         let mut turn = agent.turn()?; // leaves the process on a cancel, a suspend, a limit or SIGTERM
+//!         let page = turn.step("draft", || Ok(model(&turn.state)?))?; // asked once; its answer is stored
+//!         turn.state.push(page);
+//!         turn.commit()?; // from here on the turn is stored
 //!     }
-//!     run.finish(succeeded())
+//!     agent.finish(succeeded())
 //! }
 //! ```
 //!
@@ -29,22 +28,29 @@
 //!
 //! *Caveats.* Only what is committed survives. The pod's files, memory and sockets do not.
 
+mod agent;
 mod attach;
 mod calls;
+mod claims;
 mod commit;
 mod connection;
 mod error;
 mod http;
 mod inbox;
 mod json;
+mod ordinals;
 mod race;
 mod records;
 mod run;
+mod space;
 mod steps;
 mod tls;
+mod tool;
+mod turn;
 mod waits;
 mod watch;
 
+pub use agent::Agent;
 pub use attach::Builder;
 pub use commit::{Commit, ToolCall, failed, succeeded};
 pub use dalsegno_protocol::{
@@ -53,11 +59,14 @@ pub use dalsegno_protocol::{
     RawValue, Record, State, Trigger, Usage, Wait, WaitAnswer, WaitKind, WaitOutcome, WaitState, Warning,
     env,
 };
-pub use error::{Error, Result, ToolError};
+pub use error::{Divergence, Error, Result, ToolError};
 pub use inbox::UserTurn;
 pub use records::{RecordChanges, Records};
 pub use run::Run;
+pub use space::{Item, Items, Space};
 pub use steps::Steps;
+pub use tool::{Probed, Tool};
+pub use turn::Turn;
 pub use waits::WaitFor;
 pub use watch::GRACE;
 

@@ -10,7 +10,7 @@ use crate::http::{CALL_TIMEOUT, percent_encode};
 use crate::json::{raw, to_bytes};
 use crate::{Commit, Result, Run};
 
-/// RecordChanges of records, in order. Either all of them take effect, or none does.
+/// Changes of records, in order. Either all of them take effect, or none does.
 #[derive(Clone, Debug, Default)]
 pub struct RecordChanges(Vec<RecordOp>);
 
@@ -54,13 +54,17 @@ impl RecordChanges {
 impl Commit {
     /// Adds changes of records. They take effect together with the boundary.
     pub fn records(mut self, changes: RecordChanges) -> Self {
-        self.request.records.extend(changes.0);
+        self.push_records(changes);
         self
+    }
+
+    pub(crate) fn push_records(&mut self, changes: RecordChanges) {
+        self.request.records.extend(changes.0);
     }
 }
 
 impl Run {
-    /// RecordChanges records. Returns when the changes are durable.
+    /// Changes records. Returns when the changes are durable.
     pub fn write_records(&self, changes: RecordChanges) -> Result<()> {
         let body = to_bytes(&RecordsRequest { batch_id: Uuid::new_v4(), operations: changes.0 })?;
         self.client.send("records", Some(&body), CALL_TIMEOUT)?;
@@ -70,8 +74,18 @@ impl Run {
     /// The entries of a space under keys that begin with `prefix`, fetched page by page. Keys are ordered by their
     /// bytes, the entries of a key by the time they were added.
     pub fn records(&self, space: &str, prefix: &str) -> Records<'_> {
-        let query = format!("records?space={}&prefix={}", percent_encode(space), percent_encode(prefix));
-        Records { run: self, query, page: VecDeque::new(), next_query: Some(String::new()) }
+        Records {
+            run: self,
+            query: query(space, prefix),
+            page: VecDeque::new(),
+            next_query: Some(String::new()),
+        }
+    }
+
+    /// The first of these entries.
+    pub(crate) fn first_record(&self, space: &str, prefix: &str) -> Result<Option<Record>> {
+        let path = format!("{}&limit=1", query(space, prefix));
+        Ok(self.client.call::<RecordsResponse>(&path, None)?.records.into_iter().next())
     }
 }
 
@@ -100,6 +114,10 @@ impl Iterator for Records<'_> {
         }
         self.page.pop_front().map(Ok)
     }
+}
+
+fn query(space: &str, prefix: &str) -> String {
+    format!("records?space={}&prefix={}", percent_encode(space), percent_encode(prefix))
 }
 
 fn payload(value: &impl Serialize) -> Result<Payload> {

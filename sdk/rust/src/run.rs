@@ -1,22 +1,23 @@
 //! One attempt at a run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::process;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
 
 use dalsegno_protocol::{
     AttachResponse, Boundary, Call, Channel, Code, CommitResponse, Decision, Finish, FinishRequest, Head,
-    Outcome, PLAIN, Payload, Policy, State, Warning,
+    Outcome, PLAIN, Payload, State, Warning,
 };
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+use crate::claims::Claims;
 use crate::http::{CALL_TIMEOUT, Client};
 use crate::json::{from_text, to_bytes};
 use crate::watch::WorkerSignals;
-use crate::{Commit, Error, Result};
+use crate::{Commit, Error, Result, log_line};
 
 /// One attempt at a run. A process has one; dropping it stops the heartbeats.
 pub struct Run {
@@ -26,22 +27,11 @@ pub struct Run {
     pub(crate) input: Vec<u8>,
     /// The gateway's answer to the attach. Each commit replaces its head.
     pub(crate) attached: AttachResponse,
-    /// Claims that have been or will be sent and are not known to be over, by call id.
-    pub(crate) claims: Mutex<HashMap<String, Claim>>,
+    pub(crate) claims: Claims,
     /// Position of the last message that this process has read.
     pub(crate) read_to: AtomicI64,
     /// Passes the length of the lease, in seconds, to the heartbeats. Dropping it ends them.
     pub(crate) heartbeats: Option<Sender<u32>>,
-}
-
-/// A claim and the body of its request.
-#[derive(Clone)]
-pub(crate) struct Claim {
-    pub(crate) id: Uuid,
-    pub(crate) policy: Policy,
-    pub(crate) body: Vec<u8>,
-    /// Whether the tool may have begun, shared by all threads that use this claim.
-    pub(crate) begun: Arc<AtomicBool>,
 }
 
 impl Run {
@@ -226,16 +216,16 @@ impl Run {
     pub fn check(&self) -> Result<()> {
         if self.cancelled() {
             self.acknowledge_cancel()?;
-            process::exit(0);
+            leave(0, "the run is cancelled");
         }
         if self.suspending() && self.park_between_steps()? {
-            process::exit(0);
+            leave(0, "the run is suspended");
         }
         if self.at_limit() && !self.has_open_call() {
-            process::exit(0);
+            leave(0, "the run has reached a limit");
         }
         if self.stopping() {
-            process::exit(143);
+            leave(143, "the pod has to go (SIGTERM)");
         }
         Ok(())
     }
@@ -262,7 +252,13 @@ impl Run {
     }
 }
 
-fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T> {
+/// Ends the process between two steps, and says why.
+pub(crate) fn leave(exit_code: i32, why: &str) -> ! {
+    log_line(why);
+    process::exit(exit_code)
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T> {
     match payload {
         Payload::Json(text) => from_text("read a channel", text.get()),
         Payload::Bytes { media_type, .. } => Err(Error::NotJson { media_type: media_type.clone() }),

@@ -134,7 +134,9 @@ impl Kept {
 
     /// The boundary of the kept steps and this one.
     fn with(self, step: Commit, bytes: usize) -> Self {
-        let Commit { turn, boundary, request: mut before } = self.commit;
+        let mut kept = self.commit;
+        kept.add_usage(step.request.usage);
+        let Commit { turn, boundary, request: mut before } = kept;
         let CommitRequest {
             commit_id,
             state,
@@ -144,7 +146,7 @@ impl Kept {
             open_calls,
             records,
             inbox,
-            usage,
+            usage: _, // added above
             trigger,
             outcome,
         } = step.request;
@@ -156,11 +158,6 @@ impl Kept {
             (Some(one), Some(other)) => Some(merged(one, other)),
             (one, other) => other.or(one),
         };
-        let mut spent = before.usage;
-        spent.tokens_in += usage.tokens_in;
-        spent.tokens_out += usage.tokens_out;
-        spent.tool_calls += usage.tool_calls;
-        spent.cost_micro_usd += usage.cost_micro_usd;
         let request = CommitRequest {
             commit_id,
             state: state.or(before.state),
@@ -171,7 +168,7 @@ impl Kept {
             open_calls,
             records: before.records,
             inbox: before.inbox,
-            usage: spent,
+            usage: before.usage,
             trigger: trigger.or(before.trigger),
             outcome,
         };

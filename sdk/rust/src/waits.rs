@@ -1,6 +1,5 @@
 //! Waits: what a run asks of a person, the clock, the inbox or a provider; and the parks that give its pod back.
 
-use std::process;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,10 +11,14 @@ use serde::Serialize;
 use crate::commit::park_request;
 use crate::http::{CALL_TIMEOUT, percent_encode};
 use crate::json::{raw, to_bytes};
+use crate::run::leave;
 use crate::{Error, Result, Run};
 
 /// How long the gateway waits for an answer before it says that a wait is still open.
 const POLL: Duration = Duration::from_secs(20);
+
+/// Why the process leaves.
+const PARKED: &str = "the run waits without a pod";
 
 /// What a run waits for, see [`Run::wait_for`].
 #[derive(Debug)]
@@ -164,7 +167,7 @@ impl Run {
             opened = if !left.is_zero() && !self.must_leave() {
                 self.read_wait(id, left)?
             } else if self.park_on(&[id], ParkMode::All)? {
-                process::exit(0)
+                leave(0, PARKED)
             } else {
                 self.read_wait(id, Duration::ZERO)?
             };
@@ -223,8 +226,8 @@ impl Run {
     pub(crate) fn commit_and_exit<T>(&self, path: &str, body: &[u8]) -> Result<T> {
         self.client.parking.store(true, Ordering::SeqCst);
         match self.client.send(path, Some(body), CALL_TIMEOUT) {
-            Ok(_) => process::exit(0),
-            Err(Error::Ended(problem)) if problem.committed == Some(true) => process::exit(0),
+            Ok(_) => leave(0, PARKED),
+            Err(Error::Ended(problem)) if problem.committed == Some(true) => leave(0, PARKED),
             Err(error) => {
                 self.client.parking.store(false, Ordering::SeqCst);
                 Err(error)

@@ -1,14 +1,14 @@
 //! An example agent. It writes a field guide, one note per turn, and its run outlives its pods.
 //!
-//! A turn is plan → tool call → result. The plan is committed before the tool runs: if the pod dies in between, the
-//! next pod does not ask the model again. The tool writes to the ledger under the call's key: a note that is sent twice
-//! is stored once. The input: `{"goal", "turns", "turnSeconds", "ledger"}`.
+//! A turn asks the model in a step and writes the note by a tool. If the pod dies in between, the next pod replays the
+//! turn: the step returns its stored answer, so the model is not asked again. The tool writes to the ledger under the
+//! call's key: a note that is sent twice is stored once. The input: `{"goal", "turns", "turnSeconds", "ledger"}`.
 
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use dalsegno_sdk::{Commit, Finish, Policy, Run, ToolCall, ToolError, Usage, succeeded};
+use dalsegno_sdk::{Agent, Finish, Policy, Tool, ToolError, Usage, succeeded};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -32,7 +32,7 @@ fn one() -> f64 {
 }
 
 /// Everything that the next attempt needs. Anything else is lost with the pod.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct State {
     messages: Vec<Message>,
     notes: Vec<String>,
@@ -53,12 +53,6 @@ enum Role {
 }
 
 impl State {
-    fn new(goal: &str) -> Self {
-        let mut state = Self { messages: Vec::new(), notes: Vec::new() };
-        state.add_message(Role::User, goal.to_owned());
-        state
-    }
-
     fn add_message(&mut self, role: Role, content: String) {
         self.messages.push(Message { role, content });
     }
@@ -80,58 +74,77 @@ fn make_plan(state: &State, seconds: f64) -> (String, Usage) {
 }
 
 /// Writes one note to the ledger. A retry is safe, because the ledger honours the key.
-fn write_note(run: &Run, ledger: &str, key: &str, note: &str) -> Result<i32, ToolError> {
-    let entry = json!({
-        "key": key, "run": run.name(), "turn": run.turn(), "attempt": run.attempt(), "note": note,
-    });
-    let mut tries = 1..=5;
-    loop {
-        match (ureq::post(format!("{ledger}/entries")).send_json(&entry), tries.next()) {
-            (Ok(_), _) => return Ok(run.turn()),
-            (Err(error), None) => return Err(error.into()),
-            (Err(_), Some(nth)) => thread::sleep(Duration::from_secs(nth)),
+struct WriteNote {
+    ledger: String,
+    run: String,
+    attempt: i32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Note {
+    turn: i32,
+    text: String,
+}
+
+impl Tool for WriteNote {
+    const NAME: &'static str = "write_note";
+    const POLICY: Policy = Policy::RetrySameKey;
+    type Arguments = Note;
+    type Output = i32;
+
+    fn run(&self, key: &str, Note { turn, text }: &Note) -> Result<i32, ToolError> {
+        let Self { ledger, run, attempt } = self;
+        let entry = json!({ "key": key, "run": run, "turn": turn, "attempt": attempt, "note": text });
+        let mut tries = 1..=5;
+        loop {
+            match (ureq::post(format!("{ledger}/entries")).send_json(&entry), tries.next()) {
+                (Ok(_), _) => return Ok(*turn),
+                (Err(error), None) => return Err(error.into()),
+                (Err(_), Some(nth)) => thread::sleep(Duration::from_secs(nth)),
+            }
         }
     }
 }
 
+/// How the run ends.
+fn goal_reached(notes: i32) -> serde_json::Result<Finish> {
+    Ok(Finish {
+        reason: Some("GoalReached".into()),
+        message: Some(format!("{notes} notes are written")),
+        output: Some(serde_json::value::to_raw_value(&json!({ "notes": notes }))?),
+        ..succeeded()
+    })
+}
+
 fn main() -> anyhow::Result<()> {
-    let mut run = Run::attach().context("attaching")?;
+    let mut agent = Agent::<State>::attach().context("attaching")?;
+    let run = agent.run();
     for warning in run.warnings() {
         println!("warning {}: {}", warning.code, warning.message);
     }
-    let input: Input = run.input()?;
-    let mut state: State = run.state()?.unwrap_or_else(|| State::new(&input.goal));
-    println!("attempt {} continues at turn {} of {}", run.attempt(), run.turn(), input.turns);
+    let Input { goal, turns, turn_seconds, ledger } = run.input()?;
+    let write_note = WriteNote { ledger, run: run.name().to_owned(), attempt: run.attempt() };
+    println!("attempt {} continues at turn {} of {turns}", run.attempt(), agent.next_turn());
 
-    while run.turn() <= input.turns {
-        run.check()?;
-        let turn = run.turn();
-        let id = format!("note-{turn}");
-        let tool_call = ToolCall::new(&id, Policy::RetrySameKey);
-        if !run.planned() {
-            let (plan, usage) = make_plan(&state, input.turn_seconds);
-            state.add_message(Role::Assistant, plan.clone());
-            let commit = Commit::plan(turn).state(&state)?.usage(usage);
-            run.commit(commit.call(tool_call, &plan)?.event(&json!({"plan": plan}))?)?;
+    while agent.next_turn() <= turns {
+        let mut turn = agent.turn()?;
+        let number = turn.number();
+        if turn.state.messages.is_empty() {
+            turn.state.add_message(Role::User, goal.clone());
         }
-        let plan = state.messages.last().map(|message| message.content.clone()).unwrap_or_default();
-        let tool = |key: &str, note: String| write_note(&run, &input.ledger, key, &note);
-        let entry = run.call(tool_call, plan.clone(), tool)?;
-        state.add_message(Role::Tool, format!("written as note {entry}"));
-        state.notes.push(plan);
+        let (plan, usage) = turn.step("plan", || Ok(make_plan(&turn.state, turn_seconds)))?;
+        turn.event(&json!({ "plan": plan }))?;
+        turn.spent(Usage { tool_calls: 1, ..usage });
+        let entry = turn.call(&write_note, Note { turn: number, text: plan.clone() })?;
 
-        let usage = Usage { tool_calls: 1, ..Usage::default() };
-        let mut commit = Commit::new(turn).state(&state)?.usage(usage);
-        if turn == input.turns {
-            commit = commit.finish(Finish {
-                reason: Some("GoalReached".into()),
-                message: Some(format!("{turn} notes are written")),
-                output: Some(serde_json::value::to_raw_value(&json!({"notes": turn}))?),
-                ..succeeded()
-            });
+        turn.state.add_message(Role::Assistant, plan.clone());
+        turn.state.add_message(Role::Tool, format!("written as note {entry}"));
+        turn.state.notes.push(plan.clone());
+        if number == turns {
+            turn.finish(goal_reached(number)?);
         }
-        run.commit(commit)?;
-        println!("turn {turn} of {}: {}", input.turns, state.notes.last().map_or("", String::as_str));
+        turn.commit()?;
+        println!("turn {number} of {turns}: {plan}");
     }
     Ok(())
 }

@@ -6,10 +6,11 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
+use super::query::QueryExecutor;
 use super::row::digest;
 use crate::db_error::DbResult;
 use crate::reads::{BOUNDARY_FACTS, BoundaryFactsRow, LED_BY, PAST_CALLS_SQL, PastCallRow, led_by};
-use crate::snapshot_io::HashedBoundary;
+use crate::snapshot_io::{HashedBoundary, StoredHash};
 use crate::statements::BOUNDARY_HASH;
 use dalsegno_model::{BoundaryFacts, BoundaryId, RunId, boundary_number};
 
@@ -18,20 +19,19 @@ fn of_boundary(sql: &'static str, run: RunId, id: BoundaryId) -> Query<'static, 
     sqlx::query(sql).bind(run).bind(id.turn).bind(i16::from(boundary_number(id.boundary))).bind(id.epoch)
 }
 
-impl Postgres {
-    /// The hash of a boundary, and whether it is on the live branch.
-    pub(super) async fn do_boundary_hash(
-        &self,
-        run: RunId,
-        id: BoundaryId,
-    ) -> DbResult<Option<(HashedBoundary, bool)>> {
-        let Some(row) = self.pool.optional(of_boundary(BOUNDARY_HASH, run, id)).await? else {
-            return Ok(None);
-        };
-        let content_hash = digest(&row, "content_hash")?;
-        Ok(Some((HashedBoundary { id, content_hash }, !row.try_get::<bool, _>("undone")?)))
-    }
+/// The hash of a boundary, and whether it is on the live branch.
+pub(super) async fn hash(
+    executor: &impl QueryExecutor,
+    run: RunId,
+    id: BoundaryId,
+) -> DbResult<Option<StoredHash>> {
+    let found = executor.all(of_boundary(BOUNDARY_HASH, run, id)).await?;
+    let Some(row) = found.first() else { return Ok(None) };
+    let boundary = HashedBoundary { id, content_hash: digest(row, "content_hash")? };
+    Ok(Some(StoredHash { boundary, is_live: !row.try_get::<bool, _>("undone")? }))
+}
 
+impl Postgres {
     pub(super) async fn do_boundary_facts(
         &self,
         run: RunId,

@@ -5,11 +5,11 @@ use sqlx::Row as _;
 use super::pool::Pool;
 use super::query::QueryExecutor;
 use super::row::{boundary_number, digest};
-use super::{boundary_pages, branch};
+use super::{boundary_facts, boundary_pages, branch};
 use crate::db_error::DbResult;
 use crate::keys::{Keys, WriteCipher};
 use crate::reads::boundary_id;
-use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, StoredHash, Walk};
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal::{self, PayloadCipher};
 use dalsegno_model::{BoundaryId, Digest, Result, RunId};
@@ -60,6 +60,12 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
         boundary_pages::page(self.executor, run, after)
             .await
             .map_err(|fault| fault.with_context("reading boundaries"))
+    }
+
+    async fn boundary_hash(&self, run: RunId, id: BoundaryId) -> Result<Option<StoredHash>> {
+        boundary_facts::hash(self.executor, run, id)
+            .await
+            .map_err(|fault| fault.with_context("reading a boundary"))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {

@@ -326,16 +326,9 @@ impl Read for Postgres {
 
     async fn boundary(&self, run: RunId, which: BoundaryQuery) -> Result<Option<(BoundaryRow, State)>> {
         let read = || async {
-            let id = match which {
-                BoundaryQuery::Turn(turn) => {
-                    return branch::state(&self.snapshot_store(), run, Some(turn)).await;
-                }
-                BoundaryQuery::Id(id) => id,
-            };
-            let found = self.do_boundary_hash(run, id).await;
-            match found.map_err(|fault| fault.with_context("reading a boundary"))? {
-                Some(stored) => branch::state_of(&self.snapshot_store(), run, stored).await.map(Some),
-                None => Ok(None),
+            match which {
+                BoundaryQuery::Turn(turn) => branch::state(&self.snapshot_store(), run, Some(turn)).await,
+                BoundaryQuery::Id(id) => branch::state_by_id(&self.snapshot_store(), run, id).await,
             }
         };
         Ok(self.with_fresh_key(run, read).await?.map(|at| (at.row, at.state)))

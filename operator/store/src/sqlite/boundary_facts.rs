@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
 use crate::reads::{BOUNDARY_FACTS, BoundaryFactsRow, LED_BY, PAST_CALLS_SQL, PastCallRow, led_by};
-use crate::snapshot_io::HashedBoundary;
+use crate::snapshot_io::{HashedBoundary, StoredHash};
 use crate::statements::BOUNDARY_HASH;
 use dalsegno_model::{BoundaryId, LedBy, RunId};
 
@@ -22,10 +22,10 @@ pub(super) async fn hash(
     conn: &mut SqliteConnection,
     run: RunId,
     id: BoundaryId,
-) -> DbResult<Option<(HashedBoundary, bool)>> {
+) -> DbResult<Option<StoredHash>> {
     let Some(row) = of_boundary(BOUNDARY_HASH, run, id).fetch_optional(conn).await? else { return Ok(None) };
-    let content_hash = row.try_get::<Hash, _>("content_hash")?.0;
-    Ok(Some((HashedBoundary { id, content_hash }, !row.try_get::<bool, _>("undone")?)))
+    let boundary = HashedBoundary { id, content_hash: row.try_get::<Hash, _>("content_hash")?.0 };
+    Ok(Some(StoredHash { boundary, is_live: !row.try_get::<bool, _>("undone")? }))
 }
 
 /// What is known of a boundary, with the payloads of calls still encoded.

@@ -40,14 +40,7 @@ impl Sqlite {
         let store = self.snapshot_store();
         let found = match which {
             BoundaryQuery::Turn(turn) => branch::state(&store, run, Some(turn)).await?,
-            BoundaryQuery::Id(id) => {
-                let read = self
-                    .read("reading a boundary", move |conn, _| Box::pin(boundary_facts::hash(conn, run, id)));
-                match read.await? {
-                    Some(stored) => Some(branch::state_of(&store, run, stored).await?),
-                    None => None,
-                }
-            }
+            BoundaryQuery::Id(id) => branch::state_by_id(&store, run, id).await?,
         };
         Ok(found.map(|at| (at.row, at.state)))
     }

@@ -1,9 +1,9 @@
 //! Snapshots, boundaries and data keys of the database, as the code that both engines share uses them.
 
 use super::database::{QueryExecutor, Sqlite};
-use super::{boundary_pages, branch, data_keys, snapshot};
+use super::{boundary_facts, boundary_pages, branch, data_keys, snapshot};
 use crate::keys::{KeyReader, KeyState, KeyWriter, Keys, Rewrapping, Wrapped, WriteCipher};
-use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, StoredHash, Walk};
 use crate::texts::{HoldsRecord, cipher_if_any, has_sealed_texts, open_attempt, open_record};
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal::{self, PayloadCipher, is_sealed_text};
@@ -31,6 +31,13 @@ impl<E: QueryExecutor> SnapshotReader for SnapshotStore<'_, E> {
         let read = self
             .executor
             .read("reading boundaries", move |conn, _| Box::pin(boundary_pages::page(conn, run, after)));
+        read.await
+    }
+
+    async fn boundary_hash(&self, run: RunId, id: BoundaryId) -> Result<Option<StoredHash>> {
+        let read = self
+            .executor
+            .read("reading a boundary", move |conn, _| Box::pin(boundary_facts::hash(conn, run, id)));
         read.await
     }
 

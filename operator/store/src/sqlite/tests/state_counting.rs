@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dalsegno_protocol::Limits;
+use dalsegno_protocol::{Boundary, Limits};
 use futures::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -14,11 +14,14 @@ use super::{Sqlite, execute};
 use crate::branch;
 use crate::encoded_ops;
 use crate::keys::WriteCipher;
-use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, Walk};
+use crate::snapshot_io::{Branch, NewSnapshot, PageEntry, SnapshotReader, SnapshotWriter, StoredHash, Walk};
 use crate::snapshot_writer;
 use dalsegno_format::chain::EncodedSnapshot;
 use dalsegno_format::seal::PayloadCipher;
-use dalsegno_model::{BoundaryId, Commit, Digest, Error, Result, RunId, Snapshotted, Worker as _};
+use dalsegno_model::{
+    BoundaryId, Cause, Class, Commit, Digest, Ending, Error, NextStep, Operator as _, Read as _, Result,
+    Rewind, Rewound, RunId, Snapshotted, Worker as _,
+};
 
 /// Far more than the read of a small state takes.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -30,11 +33,14 @@ struct SlowStore<S> {
     /// Reads of chunks that have begun.
     reads: AtomicUsize,
     resume: Semaphore,
+    /// How many more rows of boundaries are answered as they were before a rewind.
+    stale_rows: AtomicUsize,
 }
 
 impl<S: SnapshotReader> SlowStore<S> {
     fn new(inner: S, run: RunId) -> Self {
-        Self { inner, run, reads: AtomicUsize::new(0), resume: Semaphore::new(0) }
+        let (reads, stale_rows) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { inner, run, reads, resume: Semaphore::new(0), stale_rows }
     }
 
     async fn wait_for_read(&self) {
@@ -51,6 +57,13 @@ impl<S: SnapshotReader> SnapshotReader for SlowStore<S> {
 
     async fn page(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<PageEntry>> {
         self.inner.page(run, after).await
+    }
+
+    async fn boundary_hash(&self, run: RunId, id: BoundaryId) -> Result<Option<StoredHash>> {
+        let stored = self.inner.boundary_hash(run, id).await?;
+        let is_stale =
+            self.stale_rows.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |it| it.checked_sub(1));
+        Ok(stored.map(|it| StoredHash { is_live: it.is_live || is_stale.is_ok(), ..it }))
     }
 
     async fn chunks(&self, run: RunId, hashes: &[Digest]) -> Result<Vec<(Digest, Vec<u8>)>> {
@@ -123,6 +136,33 @@ async fn a_snapshot_deleted_while_it_is_read_back_is_no_corruption_but_one_witho
     assert!(matches!(dropped, Ok(Snapshotted { made: false, .. })), "{dropped:?}");
     let lost = made_while("DELETE FROM chunks").await;
     assert!(matches!(lost, Err(Error::Corrupt { .. })), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_boundary_that_is_undone_while_it_is_read_is_no_corruption_but_one_whose_row_is_wrong_is() {
+    let store = Sqlite::memory().await.unwrap();
+    let run = run_with_boundaries(&store, 1).await;
+    let record = store.get_run(run).await.unwrap().unwrap();
+    let ending = Ending {
+        attempt: record.attempt.number,
+        cause: Cause::Deleted,
+        class: Class::Neutral,
+        exit_code: None,
+        message: String::new(),
+    };
+    let epoch = store.end_attempt(run, &ending, &NextStep::Reserve).await.unwrap().epoch;
+    let id = |turn| BoundaryId { turn, boundary: Boundary::Result, epoch: record.epoch };
+    let rewind = Rewind { epoch, to: id(5), reason: "a test".into(), actor: "ada".into() };
+    assert!(matches!(store.rewind(run, &rewind).await.unwrap(), Rewound::Done(_)));
+
+    let slow = SlowStore::new(store.snapshot_store(), run);
+    slow.resume.close();
+    slow.stale_rows.store(1, Ordering::SeqCst);
+    let undone = branch::state_by_id(&slow, run, id(8)).await.unwrap().unwrap();
+    assert_eq!(undone.row.id(), id(8));
+    slow.stale_rows.store(2, Ordering::SeqCst);
+    let wrong = branch::state_by_id(&slow, run, id(8)).await.map(drop);
+    assert!(matches!(wrong, Err(Error::Corrupt { .. })), "{wrong:?}");
 }
 
 async fn measure(store: &impl SnapshotReader, run: RunId) -> bool {

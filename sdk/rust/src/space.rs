@@ -1,0 +1,206 @@
+//! A space of a run's records: keys with entries, and blobs.
+
+use std::marker::PhantomData;
+
+use base64::prelude::{BASE64_STANDARD, Engine};
+use dalsegno_protocol::{Limits, Record};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::run::decode;
+use crate::{Error, RecordChanges, Records, Result, Run};
+
+/// Bytes of a blob in one record: its base64, with both quotes, is below the 4 MiB that a record's value may have.
+const CHUNK_BYTES: usize = (3 << 20) - 3;
+
+/// Chunks in one batch, so that its body stays below the 16 MiB of a request.
+const BATCH_CHUNKS: usize = 3;
+
+/// The records of one space: [`Run::space`] makes it. Each write is durable when it returns.
+///
+/// [`Run::write_records`] writes several changes together or not at all, and [`crate::Turn::records`] writes them with a
+/// turn. A space needs no creation. A key, a space and an entry's id have at most 512 bytes and no control characters; a
+/// value has at most 4 MiB.
+///
+/// ```no_run
+/// # fn main() -> dalsegno_sdk::Result<()> {
+/// # let agent = dalsegno_sdk::Agent::<()>::attach()?;
+/// # let bytes = [0; 8];
+/// let notes = agent.run().space("notes");
+/// notes.put("crane", &"winters in Spain")?; // durable when it returns
+/// let note: Option<String> = notes.get("crane")?;
+/// for item in notes.items::<String>("c") {
+///     println!("{}", item?.key); // fetched page by page
+/// }
+/// notes.put_blob("map.png", &bytes)?; // any length; a reader sees the old bytes or the new ones
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The gateway refuses each write with [`crate::Code::UnsettledCalls`] while a call of an earlier attempt has no outcome.
+pub struct Space<'a> {
+    run: &'a Run,
+    name: String,
+}
+
+/// An entry of a space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item<T> {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: T,
+    /// The turn that was open when it was written.
+    pub turn: i32,
+    /// The id of an appended entry; `None` for one that was put.
+    pub entry_id: Option<String>,
+}
+
+/// Entries, fetched page by page: [`Space::items`]. It ends after an error.
+pub struct Items<'a, T> {
+    records: Records<'a>,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Iterator for Items<'_, T> {
+    type Item = Result<Item<T>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.records.next()?.and_then(item))
+    }
+}
+
+/// Where a blob is. The Python package writes the same.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Pointer {
+    sha256: String,
+    chunks: usize,
+    prefix: String,
+}
+
+/// What stands under the key of a blob.
+#[derive(Serialize, Deserialize)]
+struct Blob {
+    #[serde(rename = "dalsegno.blob")]
+    pointer: Pointer,
+}
+
+impl Run {
+    /// The records of a space.
+    pub fn space(&self, name: &str) -> Space<'_> {
+        Space { run: self, name: name.to_owned() }
+    }
+}
+
+impl<'a> Space<'a> {
+    /// Makes the value the key's only entry.
+    pub fn put(&self, key: &str, value: &impl Serialize) -> Result<()> {
+        self.run.write_records(RecordChanges::new().put(&self.name, key, value)?)
+    }
+
+    /// Makes the value the key's only entry, if the key has none.
+    pub fn put_if_absent(&self, key: &str, value: &impl Serialize) -> Result<()> {
+        self.run.write_records(RecordChanges::new().put_if_absent(&self.name, key, value)?)
+    }
+
+    /// Adds an entry at the end of the key, unless the key has one with this id.
+    pub fn append(&self, key: &str, entry_id: &str, value: &impl Serialize) -> Result<()> {
+        self.run.write_records(RecordChanges::new().append(&self.name, key, entry_id, value)?)
+    }
+
+    /// Deletes all entries of the key, and the chunks of a blob.
+    pub fn delete(&self, key: &str) -> Result<()> {
+        let chunks = self.run.records(&self.name, &chunk_prefix(key));
+        let chunks = chunks.map(|record| Ok(record?.key)).collect::<Result<Vec<_>>>()?;
+        // The pointer first: no reader finds a blob without its chunks.
+        self.delete_keys(std::iter::once(key.to_owned()).chain(chunks))
+    }
+
+    /// The entries under keys that begin with `prefix`: by key, in the order of bytes, and then as they were added.
+    pub fn items<T: DeserializeOwned>(&self, prefix: &str) -> Items<'a, T> {
+        Items { records: self.run.records(&self.name, prefix), value: PhantomData }
+    }
+
+    /// The value of the key's first entry; `None` if it has none.
+    pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
+        // The key itself is sorted before what begins with it.
+        let first = self.run.first_record(&self.name, key)?.filter(|record| record.key == key);
+        first.map(|record| decode(&record.value)).transpose()
+    }
+
+    /// Stores bytes of any length under the key.
+    ///
+    /// They are cut into chunks of 3 MiB under keys that begin with the key and a slash. What points to them is written
+    /// last, so a reader sees the old bytes or the new ones. Writing the same bytes again costs a read.
+    pub fn put_blob(&self, key: &str, content: &[u8]) -> Result<()> {
+        let sha256 = hex(content);
+        let old = self.pointer(key)?;
+        if old.as_ref().is_some_and(|old| old.sha256 == sha256) {
+            return Ok(());
+        }
+        let prefix = format!("{}{}.", chunk_prefix(key), &sha256[..16]);
+        let chunks: Vec<_> = content.chunks(CHUNK_BYTES).collect();
+        for (batch, first) in chunks.chunks(BATCH_CHUNKS).zip((0..).step_by(BATCH_CHUNKS)) {
+            let mut changes = RecordChanges::new();
+            for (chunk, number) in batch.iter().zip(first..) {
+                let value = BASE64_STANDARD.encode(chunk);
+                changes = changes.put(&self.name, &chunk_key(&prefix, number), &value)?;
+            }
+            self.run.write_records(changes)?;
+        }
+        self.put(key, &Blob { pointer: Pointer { sha256, chunks: chunks.len(), prefix } })?;
+        let stale = old.iter().flat_map(|old| (0..old.chunks).map(|number| chunk_key(&old.prefix, number)));
+        self.delete_keys(stale)
+    }
+
+    /// The bytes under the key; `None` if it has no blob.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BlobChanged`] if the chunks are not what was stored: another process has written the blob meanwhile.
+    pub fn blob(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let Some(pointer) = self.pointer(key)? else { return Ok(None) };
+        let mut content = Vec::new();
+        for item in self.items::<String>(&pointer.prefix) {
+            let chunk = BASE64_STANDARD.decode(item?.value).map_err(|_| Error::BlobChanged)?;
+            content.extend(chunk);
+        }
+        if hex(&content) == pointer.sha256 { Ok(Some(content)) } else { Err(Error::BlobChanged) }
+    }
+
+    fn pointer(&self, key: &str) -> Result<Option<Pointer>> {
+        let value: Option<serde_json::Value> = self.get(key)?;
+        Ok(value.and_then(|value| Some(Blob::deserialize(value).ok()?.pointer)))
+    }
+
+    fn delete_keys(&self, keys: impl Iterator<Item = String>) -> Result<()> {
+        let keys: Vec<_> = keys.collect();
+        for batch in keys.chunks(Limits::RECORDS) {
+            let changes =
+                batch.iter().fold(RecordChanges::new(), |changes, key| changes.delete(&self.name, key));
+            self.run.write_records(changes)?;
+        }
+        Ok(())
+    }
+}
+
+fn item<T: DeserializeOwned>(record: Record) -> Result<Item<T>> {
+    let value = decode(&record.value)?;
+    let Record { key, entry_id, turn, .. } = record;
+    Ok(Item { key, value, turn, entry_id })
+}
+
+fn chunk_prefix(key: &str) -> String {
+    format!("{key}/.chunk.")
+}
+
+fn chunk_key(prefix: &str, number: usize) -> String {
+    format!("{prefix}{number:06}")
+}
+
+fn hex(content: &[u8]) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,107 @@
+//! Spaces of records, and blobs in them.
+
+use dalsegno_sdk::{Error, Item};
+use serde_json::{Value, json};
+
+use crate::agent::ok;
+use crate::gateway::{Answer, Gateway};
+
+/// Bytes of one chunk.
+const CHUNK: usize = (3 << 20) - 3;
+
+fn page(records: &[(&str, Value)]) -> Answer {
+    let record = |(key, value): &(&str, Value)| json!({"key": key, "value": {"json": value}, "turn": 2});
+    Some((200, json!({"records": records.iter().map(record).collect::<Vec<_>>()})))
+}
+
+/// The operations of every batch: the kind and the key of each.
+fn written(gateway: &Gateway) -> Vec<Vec<String>> {
+    let operations = |body: &String| -> Vec<String> {
+        let body: Value = body.parse().unwrap();
+        let name = |it: &Value| {
+            let (kind, fields) = it.as_object().unwrap().iter().next().unwrap();
+            format!("{kind} {}", fields["key"].as_str().unwrap())
+        };
+        body["operations"].as_array().unwrap().iter().map(name).collect()
+    };
+    gateway.bodies("records").iter().map(operations).collect()
+}
+
+#[test]
+fn a_key_is_read_as_its_own_type_and_not_that_of_a_longer_key() {
+    let gateway = Gateway::new()
+        .on("records?space=notes&prefix=a&limit=1", [page(&[("a", json!([1, 2]))])])
+        .on("records?space=notes&prefix=b&limit=1", [page(&[("bb", json!(1))])])
+        .on("records?space=notes&prefix=", [page(&[("a", json!(1)), ("bb", json!(2))])]);
+    let run = gateway.attach();
+    let notes = run.space("notes");
+    assert_eq!(notes.get::<Vec<i32>>("a").unwrap(), Some(vec![1, 2]));
+    assert_eq!(notes.get::<i32>("b").unwrap(), None);
+    assert!(matches!(notes.get::<String>("a"), Err(Error::Json { .. })));
+    let items: Vec<Item<i32>> = notes.items("").map(Result::unwrap).collect();
+    let item = |key: &str, value| Item { key: key.into(), value, turn: 2, entry_id: None };
+    assert_eq!(items, [item("a", 1), item("bb", 2)]);
+}
+
+#[test]
+fn each_write_is_one_batch() {
+    let gateway = Gateway::new()
+        .on("records", [ok()])
+        .on("records?space=s&prefix=d%2F.chunk.", [page(&[("d/.chunk.0", json!(""))])]);
+    let run = gateway.attach();
+    let space = run.space("s");
+    space.put("a", &1).unwrap();
+    space.put_if_absent("b", &1).unwrap();
+    space.append("c", "e1", &1).unwrap();
+    space.delete("d").unwrap();
+    assert_eq!(
+        written(&gateway),
+        [vec!["put a"], vec!["putIfAbsent b"], vec!["append c"], vec!["delete d", "delete d/.chunk.0"]]
+    );
+}
+
+#[test]
+fn a_blob_is_written_in_chunks_and_what_points_to_them_comes_last() {
+    let old = json!({"dalsegno.blob": {"sha256": "0".repeat(64), "chunks": 2, "prefix": "k/.chunk.0000000000000000."}});
+    let gateway =
+        Gateway::new().on("records", [ok()]).on("records?space=s&prefix=k&limit=1", [page(&[("k", old)])]);
+    let content = vec![7; CHUNK * 4 + 1];
+    gateway.attach().space("s").put_blob("k", &content).unwrap();
+    let batches = written(&gateway);
+    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 1, 2]);
+    assert_eq!(batches[2], ["put k"]);
+    assert_eq!(
+        batches[3],
+        ["delete k/.chunk.0000000000000000.000000", "delete k/.chunk.0000000000000000.000001"]
+    );
+    let bodies = gateway.bodies("records");
+    assert!(bodies.iter().all(|body| body.len() < 16 << 20));
+
+    // The same gateway with what was written gives the bytes back.
+    let value = |body: usize, at: usize| {
+        let body: Value = bodies[body].parse().unwrap();
+        let put = body["operations"][at]["put"].clone();
+        (put["key"].as_str().unwrap().to_owned(), put["value"]["json"].clone())
+    };
+    let chunks: Vec<_> = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)].map(|(body, at)| value(body, at)).into();
+    let (key, pointer) = value(2, 0);
+    let prefix = pointer["dalsegno.blob"]["prefix"].as_str().unwrap().replace('/', "%2F");
+    let chunks: Vec<_> = chunks.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+    let gateway = Gateway::new()
+        .on("records?space=s&prefix=k&limit=1", [page(&[(&key, pointer)])])
+        .on(&format!("records?space=s&prefix={prefix}"), [page(&chunks), page(&chunks[1..])]);
+    let run = gateway.attach();
+    let space = run.space("s");
+    assert!(space.blob("k").unwrap().unwrap() == content);
+    assert!(matches!(space.blob("k"), Err(Error::BlobChanged)));
+    space.put_blob("k", &content).unwrap();
+    assert_eq!(gateway.bodies("records").len(), 0, "the same bytes are there");
+}
+
+#[test]
+fn a_key_without_a_blob_has_none() {
+    let gateway =
+        Gateway::new().on("records?space=s&prefix=k&limit=1", [page(&[("k", json!({"a": 1}))]), page(&[])]);
+    let run = gateway.attach();
+    assert_eq!([(); 2].map(|()| run.space("s").blob("k").unwrap()), [None, None]);
+}
