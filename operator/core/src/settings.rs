@@ -7,6 +7,7 @@ use dalsegno_crds::{
 use dalsegno_model::{Deadlines, OnPrior, Retention, RunLimits};
 use jiff::SignedDuration;
 
+use crate::external;
 use crate::observed::ObservedAgent;
 
 /// The resolved settings of a run. Square brackets show the built-in values.
@@ -63,6 +64,9 @@ impl Settings {
     /// Resolves the settings of a run. Without a definition the built-in values replace its defaults.
     pub fn of(run: &AgentRun, agent: &ObservedAgent) -> Self {
         match agent {
+            ObservedAgent::Found { agent, defaults } if agent.is_external() => {
+                Self { deadlines: external::DEADLINES, ..Self::resolve(&run.spec, defaults) }
+            }
             ObservedAgent::Found { defaults, .. } => Self::resolve(&run.spec, defaults),
             ObservedAgent::NotFound | ObservedAgent::Malformed(_) => {
                 Self::resolve(&run.spec, &RunDefaults::default())
