@@ -112,11 +112,10 @@ fn add_rules(
     for Unsupported { path, value, instead, .. } in fields {
         let path = if settings.is_empty() { (*path).to_owned() } else { format!("{settings}.{path}") };
         let is_value = value.map_or_else(String::new, |value| format!(" && self.{path} == {value}"));
+        let shown = value.map_or_else(String::new, |value| format!(": {}", value.trim_matches('\'')));
+        let message = format!("checkpointing: External does not support {path}{shown}: {instead}");
         let rule = Rule::new(format!("{is_internal} || !({}{is_value})", has(&path)))
-            .message(format!(
-                "checkpointing: External does not support {path}{}: {instead}",
-                value.map_or_else(String::new, |value| format!(": {}", value.trim_matches('\'')))
-            ))
+            .message(message.as_str())
             .field_path(format!(".{path}"));
         validate(schema, rule).expect("a rule is plain JSON");
     }
