@@ -7,8 +7,8 @@ use dalsegno_model::{AvailableTurns, Class, RewindRefusal, RewindResult, RunOutc
 use serde_json::json;
 
 use crate::fixtures::{
-    Case, Expect, Given, case, check_all, crashed, digest, expect_effect, expect_end, expect_finish,
-    expect_status, pod, run,
+    Case, Expect, Given, case, check_all, crashed, digest, disrupted, expect_effect, expect_end,
+    expect_finish, expect_status, pod, run,
 };
 
 #[test]
@@ -149,13 +149,19 @@ fn recoveries() -> Vec<Case> {
     let reserved = || run().reserved(4).external();
     vec![
         case(
-            "the next pod is created after a disruption, and the last one is let go",
-            {
-                let mut given = reserved().disruptions(1, 1).after(crate::fixtures::disrupted(3, Cause::Evicted));
-                given.seen.pods.push(pod(3).terminated(143).deleted(20).0);
-                given.external()
-            },
-            expect_effect("create triage-4").releases_pod("triage-3"),
+            "the next pod is created after a disruption",
+            reserved().disruptions(1, 1).after(disrupted(3, Cause::Evicted)),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "the last pod is let go once its end is recorded",
+            run()
+                .attached(4)
+                .after(disrupted(3, Cause::Evicted))
+                .pod(pod(3).terminated(143).deleted(20))
+                .pod(pod(4))
+                .external(),
+            running().releases_pod("triage-3"),
         ),
         case(
             "a loop of crashes holds the run",
