@@ -90,10 +90,12 @@ pub(crate) fn add_definition_rules(schema: &mut Schema) {
 /// Adds the rules for a run with an inline agent.
 pub(crate) fn add_run_rules(schema: &mut Schema) {
     add_rules(schema, "agent", "", UNSUPPORTED.iter());
-    let rule = Rule::new("!has(self.rewind) || !has(self.agent) || !has(self.agent.checkpointing) || \
-                          self.agent.checkpointing != 'External'")
-        .message("checkpointing: External does not support rewind: the store has no checkpoints of this agent")
-        .field_path(".rewind");
+    let rule = Rule::new(
+        "!has(self.rewind) || !has(self.agent) || !has(self.agent.checkpointing) || \
+                          self.agent.checkpointing != 'External'",
+    )
+    .message("checkpointing: External does not support rewind: the store has no checkpoints of this agent")
+    .field_path(".rewind");
     validate(schema, rule).expect("a rule is plain JSON");
 }
 

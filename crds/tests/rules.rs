@@ -330,7 +330,8 @@ fn four_eyes_of_a_run_cannot_be_taken_back() {
 /// The rules for an agent with checkpoints of its own are the same in a definition's defaults and in a run.
 #[test]
 fn an_external_agent_refuses_what_it_does_not_support() {
-    let agent = json!({ "template": template(json!({ "containers": [worker()] })), "checkpointing": "External" });
+    let agent =
+        json!({ "template": template(json!({ "containers": [worker()] })), "checkpointing": "External" });
     let of_run = |mut more: Value| {
         more["agent"] = agent.clone();
         run(more)
@@ -350,7 +351,10 @@ fn an_external_agent_refuses_what_it_does_not_support() {
         (json!({ "checkpoints": { "snapshotEvery": 5 } }), "checkpoints: "),
         (json!({ "retention": { "keepLast": 5 } }), "retention.keepLast: "),
         (json!({ "recovery": { "onSameCheckpoint": "Rewind" } }), "recovery.onSameCheckpoint: Rewind: "),
-        (json!({ "recovery": { "onCorruptCheckpoint": "LastGood" } }), "recovery.onCorruptCheckpoint: LastGood: "),
+        (
+            json!({ "recovery": { "onCorruptCheckpoint": "LastGood" } }),
+            "recovery.onCorruptCheckpoint: LastGood: ",
+        ),
         (json!({ "onPriorRun": "Adopt" }), "onPriorRun: Adopt: nothing fences"),
     ] {
         assert_run_rejected(of_run(fields.clone()), &format!("External does not support {path}"));

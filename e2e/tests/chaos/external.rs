@@ -10,8 +10,8 @@ use dalsegno_e2e::postgres::Server;
 use dalsegno_e2e::wait::{consistently, eventually, secs};
 use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext, objects};
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{Api, DeleteParams};
 use kube::ResourceExt;
+use kube::api::{Api, DeleteParams};
 use serde_json::json;
 
 /// The image of `deploy/examples/dbos`.
@@ -31,7 +31,8 @@ fn workflow(pages: i32) -> Agent {
 
 /// Tells the agents where their database is.
 async fn create_secret(ctx: &TestContext, server: &Server, database: &str) -> Result {
-    let secret = json!({ "metadata": { "name": "dbos" }, "stringData": { "url": server.url(database, "require") } });
+    let secret =
+        json!({ "metadata": { "name": "dbos" }, "stringData": { "url": server.url(database, "require") } });
     objects::create::<Secret>(&ctx.client, &ctx.namespace, secret).await?;
     Ok(())
 }
@@ -105,7 +106,8 @@ async fn a_workflow_of_dbos_gets_no_second_pod_until_its_silent_node_is_deleted(
     assert_eq!(status.causes().first(), Some(&Cause::NodeLost));
     expect_each_page_once(&ctx, &run, 12).await?;
     power.undo().await?;
-    eventually("the node to be back", secs(60), async || Ok(nodes.get_opt(FAULTY_NODE).await?.map(drop))).await?;
+    eventually("the node to be back", secs(60), async || Ok(nodes.get_opt(FAULTY_NODE).await?.map(drop)))
+        .await?;
     ctx.wait_for_node_ready(FAULTY_NODE, true).await?;
     server.remove().await?;
     ctx.end().await

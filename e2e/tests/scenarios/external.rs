@@ -41,10 +41,9 @@ time.sleep(1000)
 
 fn definition(script: &str) -> Definition {
     let vmid = json!({ "fieldRef": { "fieldPath": format!("metadata.labels['{}']", names::LABEL_RUN_UID) } });
-    Definition::new()
-        .spec(json!({ "checkpointing": "External" }))
-        .image(IMAGE)
-        .container(json!({ "command": ["python3", "-c", script], "env": [{ "name": "VMID", "valueFrom": vmid }] }))
+    Definition::new().spec(json!({ "checkpointing": "External" })).image(IMAGE).container(
+        json!({ "command": ["python3", "-c", script], "env": [{ "name": "VMID", "valueFrom": vmid }] }),
+    )
 }
 
 fn agent(script: &str) -> Agent {
@@ -131,7 +130,10 @@ async fn what_an_external_agent_does_not_support_is_refused_at_admission_or_hold
     let inline = |spec: Value| agent(UNTIL_TERM).spec(spec).manifest("refused", "http://ledger");
     for (spec, expected) in [
         (json!({ "limits": { "tokens": 5 } }), "does not support limits.tokens"),
-        (json!({ "recovery": { "onSameCheckpoint": "Rewind" } }), "does not support recovery.onSameCheckpoint: Rewind"),
+        (
+            json!({ "recovery": { "onSameCheckpoint": "Rewind" } }),
+            "does not support recovery.onSameCheckpoint: Rewind",
+        ),
         (json!({ "resumeFrom": { "runName": "other" } }), "does not support resumeFrom"),
     ] {
         let message = refusal(ctx.create_run(inline(spec)).await)?;

@@ -80,9 +80,9 @@ pub mod worker;
 
 pub use cli_location::CliLocation;
 pub use deadlines::is_silent;
-pub use external::has_finalizer;
 pub use decide::decide;
 pub use decision::{Announcement, Decision, Effect, EventLevel, EventSpec};
+pub use external::has_finalizer;
 pub use observed::{
     CaBundle, EffectResult, ForkProgress, GatewayAddress, NameHolder, Observed, ObservedAgent, ObservedHead,
     ObservedNode, ObservedPod, ObservedStore, VolumeProblem,

@@ -75,7 +75,8 @@ fn input_too_large(input: &str) -> Option<Hold> {
 
 fn worker_fatal(row: &RunRecord) -> Option<Hold> {
     let last = counted_attempts(row).next().filter(|it| ended_by(it, Cause::WorkerFatal))?;
-    let message = format!("the worker reported that a further attempt will not help; {}", describe_end(row, last));
+    let message =
+        format!("the worker reported that a further attempt will not help; {}", describe_end(row, last));
     Some(Hold::new(Reason::WorkerFatal, message))
 }
 

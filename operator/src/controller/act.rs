@@ -41,7 +41,8 @@ pub async fn act(
 ) -> Result<ActOutcome> {
     let (mut facts, mut cleanup_error) = (Vec::new(), None);
     for effect in decision.effects {
-        let (name, is_cleanup) = (effect.name(), matches!(effect, Effect::StopWorker { .. } | Effect::ReleasePod { .. }));
+        let (name, is_cleanup) =
+            (effect.name(), matches!(effect, Effect::StopWorker { .. } | Effect::ReleasePod { .. }));
         runtime.before_effect(name);
         match perform(runtime, run, effect).await {
             Ok(fact) => facts.extend(fact),

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::{Effect, has_finalizer};
 use dalsegno_core::attribution::{self, Request};
 use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_core::resync::next_look;
+use dalsegno_core::{Effect, has_finalizer};
 use dalsegno_crds::names;
 use jiff::Timestamp;
 use kube::runtime::controller::Action;

@@ -56,7 +56,10 @@ impl WorkerRuntime for Context {
     async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult> {
         // The pod may have been decided on before the CA was known.
         let needs_ca = pod["metadata"]["finalizers"].is_null();
-        if needs_ca && self.gateway.has_tls() && pod["metadata"]["annotations"][names::ANNOTATION_CA].is_null() {
+        if needs_ca
+            && self.gateway.has_tls()
+            && pod["metadata"]["annotations"][names::ANNOTATION_CA].is_null()
+        {
             return Err(Error::NoCa);
         }
         let uid = run.uid().unwrap_or_default();
@@ -134,7 +137,8 @@ impl WorkerRuntime for Context {
     async fn release_pod(&self, pod: PodRef<'_>) -> Result<()> {
         let PodRef { namespace, name, uid } = pod;
         let patch = json!({ "metadata": { "uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER] } });
-        let params = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let params =
+            PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         match self.pods_in(namespace).patch_metadata(name, &params, &Patch::Strategic(patch)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),

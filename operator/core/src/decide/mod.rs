@@ -11,7 +11,9 @@ mod supervise;
 
 use std::time::Duration;
 
-use dalsegno_crds::{Agent, AgentRun, ConditionStatus, ConditionType, OperatingMode, find_condition, has_status};
+use dalsegno_crds::{
+    Agent, AgentRun, ConditionStatus, ConditionType, OperatingMode, find_condition, has_status,
+};
 use dalsegno_model::{AttemptState, HoldNotice, NextStep, ObjectHold, ObjectName, RunRecord};
 use jiff::Timestamp;
 

@@ -119,7 +119,9 @@ pub(super) fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     }
     // Without a lease the node is the only evidence, and no deadline poll wakes the operator.
     match observed.node {
-        Some(node) if !node.ready && attempt.lease_renewed_at.is_none() && !row.is_external => plan.requeue_after(NODE_RECHECK),
+        Some(node) if !node.ready && attempt.lease_renewed_at.is_none() && !row.is_external => {
+            plan.requeue_after(NODE_RECHECK)
+        }
         _ => plan,
     }
 }

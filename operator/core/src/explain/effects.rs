@@ -33,7 +33,9 @@ pub fn describe(effect: &Effect) -> String {
         Effect::RecordScheduled { attempt, node, .. } => {
             format!("record the node {node} of attempt {attempt}")
         }
-        Effect::RecordStarted { attempt, .. } => format!("record that the worker of attempt {attempt} has started"),
+        Effect::RecordStarted { attempt, .. } => {
+            format!("record that the worker of attempt {attempt} has started")
+        }
         Effect::RecordIdentity { identity, .. } => {
             format!("record the version {}: {:?}", identity.agent_version, identity.verdict)
         }

@@ -1,6 +1,8 @@
 //! The conditions of an AgentRun. The status fields `summary` and `reason` are derived from the same stage.
 
-use dalsegno_crds::{Agent, AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, names};
+use dalsegno_crds::{
+    Agent, AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, names,
+};
 use dalsegno_model::{AttemptState, RunRecord, Verdict};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -39,7 +41,8 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
     let mut builder = ConditionsBuilder { old, new: Vec::new(), generation: run.metadata.generation, now };
     let calls = observed.calls_to_settle.as_deref().unwrap_or_default();
     let is_external = observed.agent().is_some_and(Agent::is_external);
-    let remedy = |hold: &Hold| remedy::describe(hold, HeldRun { run, row, calls, is_external }, &observed.cli);
+    let remedy =
+        |hold: &Hold| remedy::describe(hold, HeldRun { run, row, calls, is_external }, &observed.cli);
     match (stage, row) {
         (RunStage::StoreUnavailable(error), _) => builder.store_unavailable(error),
         (RunStage::Held(hold), None) => builder.held_without_row(hold, &remedy(hold)),

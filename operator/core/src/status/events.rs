@@ -163,7 +163,8 @@ impl Change<'_> {
         let before = self.before(ConditionType::WorkerReady);
         let was_attached = before.is_some_and(|was| !has_status(was, ConditionStatus::False));
         (!was_attached || self.is_another_attempt(attempt)).then(|| {
-            let note = format!("the worker of attempt {} starts{}", attempt.number, first_turn(attempt, " at"));
+            let note =
+                format!("the worker of attempt {} starts{}", attempt.number, first_turn(attempt, " at"));
             event(EventLevel::Normal, &ready.reason, format!("Attach{}", attempt.number), note)
         })
     }

@@ -8,9 +8,9 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Announce, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended,
-    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RecordStarted, RefuseDecision, RefuseUse, RequestCancel,
-    RequestRewind, ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime,
-    Suspend, TimeOutWait, Transition as _,
+    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RecordStarted, RefuseDecision, RefuseUse,
+    RequestCancel, RequestRewind, ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention,
+    SettleTime, Suspend, TimeOutWait, Transition as _,
 };
 use crate::{branch, fork, pages, snapshot_writer};
 use dalsegno_model::{

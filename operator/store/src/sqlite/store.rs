@@ -13,9 +13,9 @@ use crate::fork;
 use crate::texts::cipher_if_any;
 use crate::transitions::{
     AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RecordStarted, RefuseDecision, RefuseUse, RequestCancel, RequestRewind,
-    ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
-    held_object,
+    RecordIdentity, RecordPod, RecordScheduled, RecordStarted, RefuseDecision, RefuseUse, RequestCancel,
+    RequestRewind, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend,
+    TimeOutWait, held_object,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{

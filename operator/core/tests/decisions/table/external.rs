@@ -1,7 +1,9 @@
 //! Agents that keep their own checkpoints: an attempt ends only with its pod.
 
 use dalsegno_core::Rule;
-use dalsegno_crds::ConditionType::{CheckpointAvailable, Finished, Held, Ready, Rewound, Stalled, Suspended, WorkerReady};
+use dalsegno_crds::ConditionType::{
+    CheckpointAvailable, Finished, Held, Ready, Rewound, Stalled, Suspended, WorkerReady,
+};
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_model::{AvailableTurns, Class, RewindRefusal, RewindResult, RunOutcome};
 use serde_json::json;
@@ -166,7 +168,8 @@ fn recoveries() -> Vec<Case> {
         case(
             "a loop of crashes holds the run",
             reserved().crashes(3, 3).after(crashed(3, Cause::ExitedWithError).exit_code(1)),
-            held(Reason::RecoveryLoop).message_contains("3 attempts in a row made no progress; attempt 3 ended: "),
+            held(Reason::RecoveryLoop)
+                .message_contains("3 attempts in a row made no progress; attempt 3 ended: "),
         ),
         case(
             "the pod of a run that has ended is let go and kept for its log",
@@ -194,11 +197,13 @@ fn recoveries() -> Vec<Case> {
         case(
             "or the run is held, if the policy says so",
             {
-                let given = reserved().image(&crate::fixtures::image_by_digest('b')).external().on_mismatch("Block");
+                let given =
+                    reserved().image(&crate::fixtures::image_by_digest('b')).external().on_mismatch("Block");
                 let past = crashed(3, Cause::ExitedWithError).exit_code(1).ago(1_000);
                 given.crashes(1, 1).after(past.attached(1_100).used_template("sha256:old", 'a'))
             },
-            held(Reason::VersionBlocked).message_contains(format!("attempt 3 had agent version {}", digest('a'))),
+            held(Reason::VersionBlocked)
+                .message_contains(format!("attempt 3 had agent version {}", digest('a'))),
         ),
     ]
 }
@@ -216,7 +221,11 @@ fn silences() -> Vec<Case> {
             working().node_not_ready(20),
             running().requeue_after(40),
         ),
-        case("a node that stays silent ends nothing either: a person is told", working().node_not_ready(600), told()),
+        case(
+            "a node that stays silent ends nothing either: a person is told",
+            working().node_not_ready(600),
+            told(),
+        ),
         case(
             "Kubernetes deletes the pods of a silent node, and that confirms nothing",
             with(pod(3).disrupted("DeletionByTaintManager", 300).deleted(300)).node_not_ready(600),
@@ -226,12 +235,16 @@ fn silences() -> Vec<Case> {
         case(
             "a suspend waits for a silent node too",
             working().suspended().suspend(300, None).node_not_ready(600),
-            told().condition(Suspended, "False", Reason::Held).deletes_pod("triage-3").follows(Rule::WorkerStopped),
+            told()
+                .condition(Suspended, "False", Reason::Held)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
         ),
         case(
             "a pod that does not end, on a Ready node",
             with(pod(3).deleted(300)),
-            held(Reason::EndNotConfirmed).message_contains("the pod triage-3 should have ended by 2026-11-20T11:55:30Z"),
+            held(Reason::EndNotConfirmed)
+                .message_contains("the pod triage-3 should have ended by 2026-11-20T11:55:30Z"),
         ),
         case("a pod that takes its time to end", with(pod(3).deleted(20)), running().requeue_after(70)),
         case("a node that is Ready again", working().node_ready(5), running()),
@@ -264,7 +277,11 @@ fn suspends() -> Vec<Case> {
             asked(with(pod(3).terminated(143).deleted(20))),
             expect_end(3, Cause::Suspended, Class::Neutral),
         ),
-        case("a worker that has just done its task has succeeded", asked(with(pod(3).terminated(0))), succeeded(3)),
+        case(
+            "a worker that has just done its task has succeeded",
+            asked(with(pod(3).terminated(0))),
+            succeeded(3),
+        ),
         case(
             "a worker that has just crashed has crashed",
             asked(with(pod(3).terminated(1))),
@@ -285,7 +302,11 @@ fn suspends() -> Vec<Case> {
         case(
             "a suspended run has no pod",
             run().reserved(4).external().suspended().suspend(60, None),
-            expect_status(Summary::Suspended, Reason::Suspended).condition(Suspended, "True", Reason::Suspended),
+            expect_status(Summary::Suspended, Reason::Suspended).condition(
+                Suspended,
+                "True",
+                Reason::Suspended,
+            ),
         ),
     ]
 }
@@ -311,14 +332,16 @@ fn cancels() -> Vec<Case> {
             asked(with(pod(3).deleted(5))).cancel(600, None),
             expect_status(Summary::Running, Reason::Cancelling),
         ),
-        case("a worker that did its task before has succeeded", asked(with(pod(3).terminated(0))), succeeded(3)),
+        case(
+            "a worker that did its task before has succeeded",
+            asked(with(pod(3).terminated(0))),
+            succeeded(3),
+        ),
     ]
 }
 
 fn other_stops() -> Vec<Case> {
-    let stopped = |given: Given| {
-        (given, running().deletes_pod("triage-3").follows(Rule::WorkerStopped))
-    };
+    let stopped = |given: Given| (given, running().deletes_pod("triage-3").follows(Rule::WorkerStopped));
     let (limited, stops) = stopped(with(pod(3)).spec(json!({ "limits": { "activeSeconds": 10 } })));
     let (refused, refuses) = stopped(with(pod(3)).refused_version());
     vec![
@@ -336,11 +359,7 @@ fn other_stops() -> Vec<Case> {
         ),
         case(
             "an edited template replaces a pod whose worker has not started, after its end",
-            run()
-                .created(3)
-                .made_from("sha256:old")
-                .pod(pod(3).waiting("ContainerCreating", ""))
-                .external(),
+            run().created(3).made_from("sha256:old").pod(pod(3).waiting("ContainerCreating", "")).external(),
             expect_status(Summary::Starting, Reason::Starting)
                 .deletes_pod("triage-3")
                 .follows(Rule::WorkerStopped),
