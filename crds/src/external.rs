@@ -101,7 +101,6 @@ pub(crate) fn add_run_rules(schema: &mut Schema) {
 
 /// Adds the rules to the schema of a spec. `agent` and `settings` are the fields that hold the agent and the settings; empty:
 /// the spec itself does.
-#[expect(clippy::too_many_arguments, reason = "two places of one schema")]
 fn add_rules(
     schema: &mut Schema,
     agent: &str,
