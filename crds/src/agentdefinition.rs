@@ -40,7 +40,6 @@ use crate::template::PodTemplate;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = crate::external::add_definition_rules)]
 pub struct AgentDefinitionSpec {
     /// The agent's pod template and version.
     #[serde(flatten)]

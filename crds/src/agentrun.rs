@@ -138,7 +138,6 @@ use crate::status::AgentRunStatus;
         .message("fourEyes cannot be taken back: create a new AgentRun")
         .field_path(".fourEyes")
 )]
-#[schemars(transform = crate::external::add_run_rules)]
 pub struct AgentRunSpec {
     /// The AgentDefinition to run, in the same namespace. Set exactly one of `agentRef` and `agent`. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]

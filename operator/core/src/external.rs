@@ -11,7 +11,7 @@
 //! `node.kubernetes.io/out-of-service`.
 
 use dalsegno_crds::{AgentRun, Reason, names, unsupported_fields};
-use dalsegno_model::{Deadlines, RunRecord};
+use dalsegno_model::RunRecord;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::end::End;
@@ -20,13 +20,6 @@ use crate::observed::{Observed, ObservedAgent, ObservedNode, ObservedPod};
 use crate::pod;
 use crate::pod_end::{self, disruption};
 use crate::recovery::Hold;
-
-/// No deadline: a hundred years, in milliseconds.
-const NEVER_MS: i64 = 3_155_760_000_000;
-
-/// The deadlines of a run whose worker never attaches.
-pub(crate) const DEADLINES: Deadlines =
-    Deadlines { heartbeat_ms: NEVER_MS, start_ms: NEVER_MS, progress_ms: NEVER_MS, suspend_ms: NEVER_MS };
 
 /// How long a node may be silent, or a pod may take longer than its time to terminate, until a person is told.
 const SILENCE: SignedDuration = SignedDuration::from_secs(60);

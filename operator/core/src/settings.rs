@@ -7,8 +7,14 @@ use dalsegno_crds::{
 use dalsegno_model::{Deadlines, OnPrior, Retention, RunLimits};
 use jiff::SignedDuration;
 
-use crate::external;
 use crate::observed::ObservedAgent;
+
+/// No deadline: a hundred years, in milliseconds.
+const NEVER_MS: i64 = 3_155_760_000_000;
+
+/// The deadlines of a run whose worker never attaches.
+const NO_DEADLINES: Deadlines =
+    Deadlines { heartbeat_ms: NEVER_MS, start_ms: NEVER_MS, progress_ms: NEVER_MS, suspend_ms: NEVER_MS };
 
 /// The resolved settings of a run. Square brackets show the built-in values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +71,7 @@ impl Settings {
     pub fn of(run: &AgentRun, agent: &ObservedAgent) -> Self {
         match agent {
             ObservedAgent::Found { agent, defaults } if agent.is_external() => {
-                Self { deadlines: external::DEADLINES, ..Self::resolve(&run.spec, defaults) }
+                Self { deadlines: NO_DEADLINES, ..Self::resolve(&run.spec, defaults) }
             }
             ObservedAgent::Found { defaults, .. } => Self::resolve(&run.spec, defaults),
             ObservedAgent::NotFound | ObservedAgent::Malformed(_) => {
