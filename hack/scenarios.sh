@@ -6,8 +6,9 @@ source "$(dirname "$0")/lib.sh"
 
 target=${1:?scenarios, which run in parallel, or chaos, one after the other}
 shift
-threads=3
+threads=3 images=()
 [[ $target != chaos ]] || threads=1
+[[ $target != chaos || ($# -gt 0 && $* != *external* && $* != *dbos*) ]] || images+=(dbos)
 
 need_languages
 need_postgres
@@ -15,7 +16,7 @@ unset KUBECONFIG # the tests break machines, so they need the cluster on this ma
 use_cluster
 step 'Building everything'
 cargo build --locked --workspace --lib --bins --tests
-SKIP_BUILD=1 hack/images.sh
+SKIP_BUILD=1 hack/images.sh "${images[@]}"
 # Without a name all tests run, and some of them upgrade.
 [[ $target != chaos || ($# -gt 0 && $* != *upgrade*) ]] || hack/previous.sh
 step 'Installing what the tests need'

@@ -86,6 +86,30 @@ pub struct Agent {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 128)), extend("x-kubernetes-list-type" = "set"))]
     pub compatible_with: Vec<String>,
+
+    /// Who keeps the checkpoints. `Gateway` (built-in): the worker attaches and commits each turn to the gateway.
+    /// `External`: the agent's own engine does, such as DBOS. Then the worker never attaches and nothing fences it. Its
+    /// exit with 0 ends the run, and any other end starts the next pod, but only once the kubelet has confirmed that the
+    /// old one has ended. Immutable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpointing: Option<Checkpointing>,
+}
+
+impl Agent {
+    /// Whether the agent's own engine keeps the checkpoints.
+    pub fn is_external(&self) -> bool {
+        self.checkpointing == Some(Checkpointing::External)
+    }
+}
+
+string_enum! {
+    /// Who keeps the checkpoints of an agent.
+    pub enum Checkpointing {
+        /// The worker commits them to the gateway.
+        Gateway,
+        /// The agent's own engine keeps them elsewhere.
+        External,
+    }
 }
 
 /// Values for the fields that a run leaves unset.

@@ -9,11 +9,16 @@ use schemars::Schema;
 use crate::agentdefinition::AgentDefinition;
 use crate::agentrun::AgentRun;
 use crate::approval::AgentApproval;
+use crate::external;
 use crate::schema;
 
 /// Returns the CustomResourceDefinitions as they are installed.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    vec![cleaned(AgentDefinition::crd()), cleaned(AgentRun::crd()), cleaned(AgentApproval::crd())]
+    vec![
+        cleaned(AgentDefinition::crd(), external::add_definition_rules),
+        cleaned(AgentRun::crd(), external::add_run_rules),
+        cleaned(AgentApproval::crd(), |_| ()),
+    ]
 }
 
 /// A file that `make generate` writes.
@@ -57,18 +62,23 @@ fn chart_template(yaml: &str) -> String {
     format!("{HEADER}{{{{- if .Values.crds.install }}}}\n{yaml}{{{{- end }}}}\n")
 }
 
-/// Applies the changes to the schemas that a derive cannot make.
-fn cleaned(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+/// Applies the changes to the schemas that a derive cannot make. `add_rules` changes the schema of the spec.
+fn cleaned(mut crd: CustomResourceDefinition, add_rules: fn(&mut Schema)) -> CustomResourceDefinition {
     for version in &mut crd.spec.versions {
         if let Some(validation) = &mut version.schema {
-            validation.open_api_v3_schema = validation.open_api_v3_schema.take().map(cleaned_schema);
+            let schema = validation.open_api_v3_schema.take();
+            validation.open_api_v3_schema = schema.map(|schema| cleaned_schema(schema, add_rules));
         }
     }
     crd
 }
 
-fn cleaned_schema(props: JSONSchemaProps) -> JSONSchemaProps {
-    let value = serde_json::to_value(props).expect("a schema is plain JSON");
+fn cleaned_schema(props: JSONSchemaProps, add_rules: fn(&mut Schema)) -> JSONSchemaProps {
+    let mut value = serde_json::to_value(props).expect("a schema is plain JSON");
+    let spec = &mut value["properties"]["spec"];
+    let mut schema = Schema::try_from(spec.take()).expect("a schema is an object");
+    add_rules(&mut schema);
+    *spec = schema.to_value();
     let mut schema = Schema::try_from(value).expect("a schema is an object");
     schema::clean(&mut schema);
     schema::declare_name(&mut schema);

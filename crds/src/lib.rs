@@ -14,6 +14,7 @@ mod agentdefinition;
 mod agentrun;
 mod approval;
 mod conditions;
+mod external;
 mod generate;
 pub mod names;
 mod policies;
@@ -22,7 +23,9 @@ mod schema;
 mod status;
 mod template;
 
-pub use agentdefinition::{Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, RunDefaults};
+pub use agentdefinition::{
+    Agent, AgentDefinition, AgentDefinitionSpec, AgentDefinitionStatus, Checkpointing, RunDefaults,
+};
 pub use agentrun::{
     AgentRef, AgentRun, AgentRunSpec, InputSource, KeyRef, OperatingMode, ResumeFrom, Rewind,
 };
@@ -35,6 +38,7 @@ pub use conditions::{
     condition, find_condition, has_status,
 };
 pub use dalsegno_model::{Cause, LimitName, UnknownVariant};
+pub use external::unsupported_fields;
 pub use generate::{GeneratedFile, crds, generated_files};
 pub use policies::{
     Backoff, Checkpoints, Liveness, OnCorruptCheckpoint, OnExhausted, OnMismatch, OnPriorRun,

@@ -9,6 +9,10 @@ pub const FIELD_MANAGER: &str = "dalsegno";
 /// Finalizer of an AgentRun. The operator fences the run's row before the API server removes the object.
 pub const FINALIZER: &str = "dalsegno.dev/fence";
 
+/// Finalizer of the pod of an agent with `checkpointing: External`. The pod stays until the operator has recorded that its
+/// worker has ended.
+pub const POD_FINALIZER: &str = "dalsegno.dev/confirm-end";
+
 /// Name of the worker container in a template with several containers. The only container of a template may have any
 /// name.
 pub const WORKER_CONTAINER: &str = "agent";

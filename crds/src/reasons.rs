@@ -142,6 +142,19 @@ reasons! {
         "Nobody answered a wait before its deadline, and the agent asked to be held, or to fail, then.",
         "Answer the wait: the run then continues without further action. Or cancel the run."
     }
+    EndNotConfirmed {
+        "The agent has checkpointing: External, and nobody confirms that its last worker has ended: its node is silent, or its \
+         pod does not end. No other pod starts meanwhile, because both would run at once. If the worker still runs, it goes on.",
+        "Bring the node back. If its machine is off for certain, delete the Node, or give it the taint \
+         node.kubernetes.io/out-of-service=nodeshutdown:NoExecute: Kubernetes then ends the pod, and the run goes on without \
+         further action."
+    }
+    NotSupported {
+        "The run sets a field that an agent with checkpointing: External does not support, or its definition now has another \
+         checkpointing than when the run began. The message names it. No further pod starts.",
+        "Remove the field from the AgentRun or from the definition's defaults; the run then continues without further action. \
+         A field that cannot change needs a new AgentRun."
+    }
 
     // Condition Ready.
     UnderControl {
@@ -204,11 +217,11 @@ reasons! {
 
     // Condition Ready, while the operator waits for something.
     Cancelling {
-        "The run was cancelled, and its worker has not acknowledged it yet.",
+        "The run was cancelled, and its worker has not acknowledged it yet, or its pod has not ended yet.",
         "Wait. The operator stops a worker that does not acknowledge the cancellation."
     }
     Suspending {
-        "A person suspended the run, and its worker has not parked yet.",
+        "A person suspended the run, and its worker has not parked yet, or its pod has not ended yet.",
         "Wait. The operator stops a worker that does not park within suspend.graceSeconds."
     }
     Suspended {
@@ -281,6 +294,10 @@ reasons! {
         "A worker is attached and can commit.",
         "Nothing needs to be done."
     }
+    Started {
+        "The worker runs. It does not attach, because the agent has checkpointing: External.",
+        "Nothing needs to be done."
+    }
     BackingOff {
         "The next attempt waits for its backoff to end.",
         "Wait until status.recovery.nextAttemptTime. Progress resets the backoff."
@@ -316,6 +333,10 @@ reasons! {
     // Condition CheckpointAvailable.
     Committed {
         "At least one turn is committed.",
+        "Nothing needs to be done."
+    }
+    KeptByAgent {
+        "The agent has checkpointing: External: its own engine keeps its checkpoints.",
         "Nothing needs to be done."
     }
     NothingCommitted {

@@ -326,3 +326,72 @@ fn four_eyes_of_a_run_cannot_be_taken_back() {
     assert_update_rejected(eyes(true), eyes(false), "fourEyes cannot be taken back");
     assert_update_rejected(eyes(true), by_ref(json!({})), "fourEyes cannot be taken back");
 }
+
+/// The rules for an agent with checkpoints of its own are the same in a definition's defaults and in a run.
+#[test]
+fn an_external_agent_refuses_what_it_does_not_support() {
+    let agent =
+        json!({ "template": template(json!({ "containers": [worker()] })), "checkpointing": "External" });
+    let of_run = |mut more: Value| {
+        more["agent"] = agent.clone();
+        run(more)
+    };
+    let of_definition = |defaults: Value| {
+        let mut definition = agent.clone();
+        definition["defaults"] = defaults;
+        run(definition)
+    };
+    for (fields, path) in [
+        (json!({ "liveness": { "startDeadlineSeconds": 60 } }), "liveness: the worker sends no heartbeats"),
+        (json!({ "suspend": { "graceSeconds": 5 } }), "suspend: a suspend deletes the pod"),
+        (json!({ "limits": { "turns": 5 } }), "limits.turns: "),
+        (json!({ "limits": { "tokens": 5 } }), "limits.tokens: "),
+        (json!({ "limits": { "costMicroUSD": 5 } }), "limits.costMicroUSD: "),
+        (json!({ "fourEyes": true }), "fourEyes: true: "),
+        (json!({ "checkpoints": { "snapshotEvery": 5 } }), "checkpoints: "),
+        (json!({ "retention": { "keepLast": 5 } }), "retention.keepLast: "),
+        (json!({ "recovery": { "onSameCheckpoint": "Rewind" } }), "recovery.onSameCheckpoint: Rewind: "),
+        (
+            json!({ "recovery": { "onCorruptCheckpoint": "LastGood" } }),
+            "recovery.onCorruptCheckpoint: LastGood: ",
+        ),
+        (json!({ "onPriorRun": "Adopt" }), "onPriorRun: Adopt: nothing fences"),
+    ] {
+        assert_run_rejected(of_run(fields.clone()), &format!("External does not support {path}"));
+        assert_rejected(
+            &violations("AgentDefinition", &of_definition(fields), None),
+            &format!("External does not support defaults.{path}"),
+        );
+    }
+    let rewind = json!({ "rewind": { "generation": 1, "toTurn": 2 } });
+    assert_run_rejected(of_run(rewind), "External does not support rewind");
+    let fork = json!({ "resumeFrom": { "runName": "other" } });
+    assert_run_rejected(of_run(fork), "External does not support resumeFrom");
+
+    let supported = json!({
+        "limits": { "activeSeconds": 60 }, "fourEyes": false, "onPriorRun": "Ignore",
+        "recovery": { "onSameCheckpoint": "Retry", "maxRecoveryAttempts": 5 }, "retention": { "keepPods": 2 },
+    });
+    assert_accepted(of_run(supported.clone()));
+    assert_eq!(violations("AgentDefinition", &of_definition(supported), None), Vec::<String>::new());
+}
+
+#[test]
+fn checkpointing_does_not_change() {
+    let with = |checkpointing: Option<&str>| {
+        let mut agent = json!({ "template": template(json!({ "containers": [worker()] })) });
+        if let Some(checkpointing) = checkpointing {
+            agent["checkpointing"] = json!(checkpointing);
+        }
+        agent
+    };
+    let change = |from: Value, to: Value| violations("AgentDefinition", &run(to), Some(&run(from)));
+    assert_rejected(&change(with(None), with(Some("External"))), "checkpointing cannot change");
+    assert_rejected(&change(with(Some("External")), with(None)), "checkpointing cannot change");
+    assert_eq!(change(with(None), with(Some("Gateway"))), Vec::<String>::new());
+    assert_eq!(change(with(Some("External")), with(Some("External"))), Vec::<String>::new());
+    let inline = |agent| run(json!({ "agent": agent }));
+    assert_update_rejected(inline(with(None)), inline(with(Some("External"))), "checkpointing cannot change");
+    assert_update_accepted(inline(with(None)), inline(with(Some("Gateway"))));
+    assert_update_accepted(by_ref(json!({})), by_ref(json!({})));
+}

@@ -101,6 +101,7 @@ fn unset_fields_are_not_serialized() {
                 template: PodTemplate::default(),
                 agent_version: None,
                 compatible_with: Vec::new(),
+                checkpointing: None,
             }),
             ..AgentRunSpec::default()
         },

@@ -16,6 +16,7 @@ import (
 var pythonPackages = []string{
 	"python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib",
 	"libc6", "libgcc-s1", "libcrypt1", "libexpat1", "zlib1g", "libssl3", "libbz2-1.0", "liblzma5", "libffi8",
+	"libstdc++6", // compiled packages of examples load it
 	"libsqlite3-0", "libuuid1", "libncursesw6", "libtinfo6", "libreadline8", "libdb5.3", "libnsl2", "libtirpc3",
 	"media-types",
 }

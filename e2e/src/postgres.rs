@@ -49,16 +49,50 @@ const CREATE_CERTIFICATE: &str = r#"
         -keyout other.key -out other.crt
 "#;
 
+/// A PostgreSQL server on this machine. Removing or dropping it stops it and deletes its data.
+#[must_use = "dropping it stops the server at once"]
+pub struct Server {
+    data: PathBuf,
+    /// Its address in the cluster's network.
+    host: String,
+    // Guards, undone in this order.
+    server: UndoGuard,
+    files: UndoGuard,
+    _watcher: Child,
+}
+
+impl Server {
+    /// Starts an empty server that nodes and pods can reach by TLS.
+    pub async fn start() -> Result<Self> {
+        let config = config().await?;
+        // The machine's address in the cluster's network, at which pods also reach the API server.
+        let host = config.cluster_url.host().context("a cluster without an address")?.to_owned();
+        let data = std::env::temp_dir().join(format!("e2e-postgres-{}", uuid::Uuid::new_v4().simple()));
+        let files = UndoGuard::new(["rm", "-rf", &data.display().to_string()]);
+        let server = start_server(&data, &host).await?;
+        let watcher = stop_server_on_exit(&data)?;
+        Ok(Self { data, host, server, files, _watcher: watcher })
+    }
+
+    /// The URL of a database of this server. The certificate is verified with this `sslmode`.
+    pub fn url(&self, database: &str, sslmode: &str) -> String {
+        format!("postgres://postgres@{}:{PORT}/{database}?sslmode={sslmode}", self.host)
+    }
+
+    /// Stops the server and deletes its data.
+    pub async fn remove(self) -> Result {
+        self.server.undo().await?;
+        self.files.undo().await
+    }
+}
+
 /// Dal Segno on PostgreSQL. Removing or dropping it installs the release with the embedded store again.
 #[must_use = "dropping it installs the release with the embedded store at once"]
 pub struct Postgres {
     client: Client,
-    data: PathBuf,
-    // Guards, undone in this order.
+    // The release goes before its server.
     release: UndoGuard,
-    server: UndoGuard,
-    files: UndoGuard,
-    _watcher: Child,
+    server: Server,
 }
 
 impl Postgres {
@@ -74,42 +108,36 @@ impl Postgres {
         version: &Version,
         values: &serde_json::Value,
     ) -> Result<Self> {
-        let config = config().await?;
-        // The machine's address in the cluster's network, at which pods also reach the API server.
-        let host = config.cluster_url.host().context("a cluster without an address")?;
-        let data = std::env::temp_dir().join(format!("e2e-postgres-{}", uuid::Uuid::new_v4().simple()));
-        let files = UndoGuard::new(["rm", "-rf", &data.display().to_string()]);
-        let server = start_server(&data, host).await?;
-        let watcher = stop_server_on_exit(&data)?;
-        let dsn = format!("postgres://postgres@{host}:{PORT}/postgres?sslmode=verify-full");
-        let ca = std::fs::read_to_string(data.join("ca.crt"))?;
+        let server = Server::start().await?;
+        let dsn = server.url("postgres", "verify-full");
+        let ca = std::fs::read_to_string(server.data.join("ca.crt"))?;
         put_secret(client, SECRET, json!({ "dsn": dsn, "ca.crt": ca })).await?;
         put_secret(client, KEYS, json!({ "k1": KEY })).await?;
         let release = UndoGuard::new(reinstall_embedded_command());
         version.install(client, values).await?;
         Operator::named(client, GATEWAY).wait_for_rollout().await?;
-        Ok(Self { client: client.clone(), data, release, server, files, _watcher: watcher })
+        Ok(Self { client: client.clone(), release, server })
     }
 
     /// Stops the server at once, as a power loss would. The guard starts it again, and it recovers.
     pub async fn stop(&self) -> Result<UndoGuard> {
-        let undo = UndoGuard::new(pg_ctl(&self.data, &["start", "-w"]));
-        process::run_command(&pg_ctl(&self.data, &["stop", "-m", "immediate"])).await?;
+        let undo = UndoGuard::new(pg_ctl(&self.server.data, &["start", "-w"]));
+        process::run_command(&pg_ctl(&self.server.data, &["stop", "-m", "immediate"])).await?;
         Ok(undo)
     }
 
     /// Executes one statement as the owner of the tables.
     pub async fn execute(&self, statement: &str) -> Result {
-        let data = self.data.display().to_string();
+        let data = self.server.data.display().to_string();
         let psql = ["psql", "-qX", "-v", "ON_ERROR_STOP=1", "-h", &data, "-p", PORT, "-d", "postgres"];
         process::run_command(&as_postgres(&[&psql[..], &["-c", statement]].concat())).await.map(drop)
     }
 
     /// A certificate for this name and its key, in PEM. The release trusts its CA, which is the server's.
     pub async fn certificate_for(&self, name: &str) -> Result<(String, String)> {
-        let data = self.data.display().to_string();
+        let data = self.server.data.display().to_string();
         process::run_command(&as_postgres(&["sh", "-c", CREATE_CERTIFICATE, "sh", &data, name])).await?;
-        let read = |file: &str| std::fs::read_to_string(self.data.join(file));
+        let read = |file: &str| std::fs::read_to_string(self.server.data.join(file));
         Ok((read("other.crt")?, read("other.key")?))
     }
 
@@ -117,8 +145,7 @@ impl Postgres {
     pub async fn remove(self) -> Result {
         self.release.undo().await?;
         Operator::new(&self.client).wait_for_rollout().await?;
-        self.server.undo().await?;
-        self.files.undo().await
+        self.server.remove().await
     }
 }
 

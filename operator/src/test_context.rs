@@ -215,6 +215,7 @@ pub async fn create_run(store: &dyn Store, name: &str) -> RunId {
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: Deadlines {
             heartbeat_ms: 60_000,
             start_ms: 60_000,

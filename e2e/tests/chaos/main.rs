@@ -3,6 +3,7 @@
 mod aggregated;
 mod approvals;
 mod corruption;
+mod external;
 mod fleet;
 mod fork;
 mod healthy;

@@ -12,6 +12,7 @@ mod confidentiality;
 mod crashes;
 mod deletion;
 mod disruptions;
+mod external;
 mod finish;
 mod fork;
 mod four_eyes;

@@ -18,6 +18,10 @@ use crate::pod;
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
+/// What is said of a pod that no other node could run.
+pub(crate) const NO_OTHER_NODE: &str =
+    "no other node than one that failed could run the pod; the next pod may use that node again";
+
 /// Number of failures on one node in a row after which the node is excluded.
 const MAX_FAILURES: usize = 2;
 /// How long a node is excluded after the last failure on it.

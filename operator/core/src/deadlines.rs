@@ -41,9 +41,7 @@ pub(crate) fn end_of(
         let message = "alive, but no boundary was committed within liveness.progressDeadlineSeconds";
         End::new(Cause::ProgressDeadline, Class::Crash, message)
     } else if avoided_nodes::pending_until(&seen.pod).is_some_and(|until| until <= run.now) {
-        let message =
-            "no other node than one that failed could run the pod; the next pod may use that node again";
-        End::new(Cause::NoOtherNode, Class::Neutral, message)
+        End::new(Cause::NoOtherNode, Class::Neutral, avoided_nodes::NO_OTHER_NODE)
     } else if node_is_lost(run, node, now) {
         let message =
             "the node has not been Ready for liveness.heartbeatTimeoutSeconds, and nothing was committed";

@@ -50,6 +50,8 @@ pub enum Effect {
         rewind_generation: i64,
         /// Whether the run begins as a fork.
         is_fork: bool,
+        /// Whether the agent keeps its own checkpoints.
+        is_external: bool,
         /// Lengths of the deadlines.
         deadlines: Deadlines,
         /// What to do with a prior run of the same name.
@@ -111,6 +113,13 @@ pub enum Effect {
         /// Name of the node.
         node: String,
     },
+    /// Record that the worker has started, of an agent that keeps its own checkpoints.
+    RecordStarted {
+        /// Id of the run.
+        run: RunId,
+        /// Number of the attempt.
+        attempt: i32,
+    },
     /// Record the digest and the version of the worker's image, and whether that version may resume the checkpoint.
     RecordIdentity {
         /// Id of the run.
@@ -159,6 +168,13 @@ pub enum Effect {
         /// UID of the pod.
         uid: String,
     },
+    /// Remove the finalizer of a pod whose end is recorded, if the pod still has this UID.
+    ReleasePod {
+        /// Name of the pod.
+        name: String,
+        /// UID of the pod.
+        uid: String,
+    },
     /// Delete the AgentRun, if it has not changed since it was observed. It has ended, and its time to live has
     /// expired.
     DeleteRun,
@@ -183,6 +199,7 @@ impl Effect {
             Self::CreateWorker { .. } => "create-worker",
             Self::RecordPod { .. } => "record-pod",
             Self::RecordScheduled { .. } => "record-scheduled",
+            Self::RecordStarted { .. } => "record-started",
             Self::RecordIdentity { .. } => "record-identity",
             Self::RequestCancel(_) => "request-cancel",
             Self::Suspend(_) => "suspend",
@@ -195,6 +212,7 @@ impl Effect {
             Self::SetRetention(..) => "set-retention",
             Self::Approval(effect) => effect.name(),
             Self::StopWorker { .. } => "stop-worker",
+            Self::ReleasePod { .. } => "release-pod",
             Self::DeleteRun => "delete-run",
             Self::MarkDeleted => "mark-deleted",
         }

@@ -65,7 +65,7 @@ fn end_by_row(attempt: &Attempt) -> Option<End> {
 }
 
 /// Evidence 3: the pod is gone.
-fn vanished() -> End {
+pub(crate) fn vanished() -> End {
     let message = "the pod is gone, and the end of its worker was not observed";
     End::new(Cause::PodVanished, Class::Disruption, message)
 }
@@ -91,7 +91,7 @@ fn accept_exit_at_limit(end: End, run: &RunRecord) -> End {
 /// A worker that a signal ended, on a node that stopped or restarted, did not crash. A node that does not shut down
 /// gracefully ends its processes by SIGTERM and SIGKILL, and no condition of the pod says so. The kubelet's clock gives
 /// both times of a node that is Ready again.
-fn forgive_lost_node(end: End, finished: Option<Timestamp>, node: Option<ObservedNode>) -> End {
+pub(crate) fn forgive_lost_node(end: End, finished: Option<Timestamp>, node: Option<ObservedNode>) -> End {
     let is_signal = end.class != Class::Disruption
         && end.cause == Cause::ExitedWithError
         && matches!(end.exit_code, Some(pod_end::SIGTERM_EXIT | pod_end::SIGKILL_EXIT));

@@ -14,6 +14,7 @@
 //! | [`settings`] | the value of each field: the run's, the definition's, or the built-in one |
 //! | [`evidence`] | why an attempt ended, and who caused it: the order of the evidence |
 //! | `pod_end`, [`termination_message`], `deadlines` | the evidence itself: the pod's status, the worker's message, expired deadlines |
+//! | `external` | agents that keep their own checkpoints: which end is confirmed |
 //! | [`slow_start`] | when the events of a pod are read, because it may wait for a volume |
 //! | [`late_node_loss`] | when the charge of an attempt is taken back |
 //! | [`recovery`] | when a run is held, and how long the next attempt waits |
@@ -49,6 +50,7 @@ mod decision;
 pub mod end;
 pub mod evidence;
 pub mod explain;
+mod external;
 mod fork;
 mod head_check;
 mod json;
@@ -80,6 +82,7 @@ pub use cli_location::CliLocation;
 pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Announcement, Decision, Effect, EventLevel, EventSpec};
+pub use external::has_finalizer;
 pub use observed::{
     CaBundle, EffectResult, ForkProgress, GatewayAddress, NameHolder, Observed, ObservedAgent, ObservedHead,
     ObservedNode, ObservedPod, ObservedStore, VolumeProblem,

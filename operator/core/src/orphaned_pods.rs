@@ -11,7 +11,7 @@ use crate::decision::Effect;
 use crate::observed::{Observed, ObservedPod};
 use crate::recovery::ended_by;
 use crate::run_stage::worker_knows_end;
-use crate::{pod, worker};
+use crate::{external, pod, worker};
 
 /// How long a worker may take to exit after it finished the run, acknowledged a cancel or parked.
 const EXIT_GRACE: SignedDuration = SignedDuration::from_secs(30);
@@ -26,6 +26,17 @@ pub(crate) fn deletions(run: &AgentRun, row: &RunRecord, observed: &Observed, ke
     let delete =
         |it: &ObservedPod| Effect::StopWorker { name: it.name().to_owned(), uid: it.uid().to_owned() };
     running.into_iter().chain(ended.into_iter().skip(keep)).map(delete).collect()
+}
+
+/// Returns the effects that remove the finalizer of each pod whose end is recorded.
+pub(crate) fn releases(run: &AgentRun, row: &RunRecord, observed: &Observed) -> Vec<Effect> {
+    let is_recorded = |it: &&ObservedPod| {
+        !is_current(row, it) || row.finish.is_some() || row.attempt.state == AttemptState::Ended
+    };
+    let held = observed.own_pods(run).filter(|it| !it.gone && external::has_finalizer(it));
+    let release =
+        |it: &ObservedPod| Effect::ReleasePod { name: it.name().to_owned(), uid: it.uid().to_owned() };
+    held.filter(is_recorded).map(release).collect()
 }
 
 /// Whether this is the current attempt's pod, and its worker may still run or its end is not recorded yet; or the pod of

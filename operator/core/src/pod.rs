@@ -35,6 +35,7 @@ pub fn trimmed(pod: Pod) -> Pod {
             labels: metadata.labels.map(ours),
             annotations: metadata.annotations.map(ours),
             owner_references: metadata.owner_references,
+            finalizers: metadata.finalizers.map(|all| all.into_iter().filter(|it| is_ours(it)).collect()),
             deletion_timestamp: metadata.deletion_timestamp,
             deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
             ..ObjectMeta::default()
@@ -100,6 +101,27 @@ pub(crate) fn worker_has_memory_limit(pod: &Pod) -> bool {
 /// Whether the pod's worker has ended and cannot run again.
 pub fn worker_has_ended(pod: &Pod) -> bool {
     is_in_terminal_phase(pod) || worker_terminated(pod).is_some()
+}
+
+/// Whether the pod has this finalizer.
+pub(crate) fn has_finalizer(pod: &Pod, name: &str) -> bool {
+    pod.metadata.finalizers.iter().flatten().any(|it| it == name)
+}
+
+/// Whether the worker's process has run. A container that could not be started has an end, too.
+pub(crate) fn worker_has_started(pod: &Pod) -> bool {
+    let state = worker_status(pod).and_then(|it| it.state.as_ref());
+    let has_run = |it: &ContainerStateTerminated| {
+        it.started_at.as_ref().is_some_and(|at| at.0 > Timestamp::UNIX_EPOCH) && !could_not_start(it)
+    };
+    state.is_some_and(|it| it.running.is_some() || it.terminated.as_ref().is_some_and(has_run))
+}
+
+/// Whether the container's command could not be started: the codes of shells and container runtimes for a command that
+/// cannot be executed, does not exist or cannot be started, or the kernel's error for a program of another architecture.
+pub(crate) fn could_not_start(terminated: &ContainerStateTerminated) -> bool {
+    let log = terminated.message.as_deref().unwrap_or_default();
+    matches!(terminated.exit_code, 126..=128) || log.contains("exec format error")
 }
 
 /// Whether a container of the pod has begun.

@@ -47,6 +47,11 @@ pub(crate) fn of(attempt: &Attempt, seen: &ObservedPod) -> Option<End> {
     Some(end.with_exit_code(code))
 }
 
+/// Whether a worker that has checkpoints of its own has done its task: it exited with 0, and there is no other evidence.
+pub(crate) fn is_exit_with_0(end: &End) -> bool {
+    matches!(end.cause, Cause::ExitedWithoutFinish | Cause::NeverAttached)
+}
+
 fn is_oom_kill(terminated: &ContainerStateTerminated) -> bool {
     terminated.reason.as_deref() == Some("OOMKilled")
 }
@@ -142,7 +147,7 @@ fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End
             let pod_message = reason_and_message(pod::reason(pod), pod::message(pod));
             let description = reason_and_message(&format!("exit code {code}{when}"), &pod_message);
             let log = terminated.message.as_deref().unwrap_or_default();
-            let started = attached || !could_not_start(terminated);
+            let started = attached || !pod::could_not_start(terminated);
             let cause = if started { Cause::ExitedWithError } else { Cause::StartFailed };
             (cause, with_log(&description, log))
         }
@@ -153,13 +158,6 @@ fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End
         _ => Class::Crash,
     };
     End::new(cause, class, message)
-}
-
-/// Whether the container's command could not be started: the codes of shells and container runtimes for a command that
-/// cannot be executed, does not exist or cannot be started, or the kernel's error for a program of another architecture.
-fn could_not_start(terminated: &ContainerStateTerminated) -> bool {
-    let log = terminated.message.as_deref().unwrap_or_default();
-    matches!(terminated.exit_code, 126..=128) || log.contains("exec format error")
 }
 
 /// The end of a pod whose worker never started.

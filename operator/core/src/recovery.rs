@@ -75,7 +75,8 @@ fn input_too_large(input: &str) -> Option<Hold> {
 
 fn worker_fatal(row: &RunRecord) -> Option<Hold> {
     let last = counted_attempts(row).next().filter(|it| ended_by(it, Cause::WorkerFatal))?;
-    let message = format!("the worker reported that a further attempt will not help; {}", describe_end(last));
+    let message =
+        format!("the worker reported that a further attempt will not help; {}", describe_end(row, last));
     Some(Hold::new(Reason::WorkerFatal, message))
 }
 
@@ -127,10 +128,10 @@ fn recovery_loop(row: &RunRecord, settings: &Settings) -> Option<Hold> {
         return None;
     }
     let last = counted_attempts(row).find(|it| it.end.as_ref().is_some_and(|end| end.class == Class::Crash));
-    let at = position(row.head.as_ref().map_or(0, |head| head.turn));
-    let last = last.map_or_else(|| describe_last_end(row), describe_end);
+    let at = at_turn(row, row.head.as_ref().map_or(0, |head| head.turn));
+    let last = last.map_or_else(|| describe_last_end(row), |it| describe_end(row, it));
     let attempts = counted(count, "attempt", "attempts in a row");
-    let message = format!("{attempts} made no progress {at}; {last}");
+    let message = format!("{attempts} made no progress{at}; {last}");
     Some(Hold::new(Reason::RecoveryLoop, message))
 }
 
@@ -204,7 +205,7 @@ fn doublings(row: &RunRecord, last: &Attempt) -> Option<u32> {
 
 /// Describes for people how the previous attempt ended. Empty if there was none.
 pub fn describe_last_end(row: &RunRecord) -> String {
-    row.past.first().map_or_else(String::new, describe_end)
+    row.past.first().map_or_else(String::new, |it| describe_end(row, it))
 }
 
 /// The reason that the status shows after the end of the previous attempt. `None` if there was none.
@@ -274,14 +275,19 @@ pub(crate) fn is_start_failure(attempt: &Attempt) -> bool {
     })
 }
 
-fn describe_end(attempt: &Attempt) -> String {
+/// Where the run was. Empty if its agent keeps its own checkpoints.
+fn at_turn(row: &RunRecord, turn: i32) -> String {
+    if row.is_external { String::new() } else { format!(" {}", position(turn)) }
+}
+
+fn describe_end(row: &RunRecord, attempt: &Attempt) -> String {
     let number = attempt.number;
-    let at = position(attempt.turn_at_end.unwrap_or(attempt.turn_at_start));
+    let at = at_turn(row, attempt.turn_at_end.unwrap_or(attempt.turn_at_start));
     match &attempt.end {
         Some(end) if end.message.is_empty() => {
-            format!("attempt {number} ended {at}: {}", end.cause)
+            format!("attempt {number} ended{at}: {}", end.cause)
         }
-        Some(end) => format!("attempt {number} ended {at}: {}: {}", end.cause, end.message),
-        None => format!("attempt {number} ended {at}"),
+        Some(end) => format!("attempt {number} ended{at}: {}: {}", end.cause, end.message),
+        None => format!("attempt {number} ended{at}"),
     }
 }

@@ -22,13 +22,20 @@ pub struct HeldRun<'a> {
     pub row: Option<&'a RunRecord>,
     /// Ids of the calls that hold it, at most [`MAX_CALLS`].
     pub calls: &'a [String],
+    /// Whether its agent keeps its own checkpoints.
+    pub is_external: bool,
 }
 
 /// Describes what to do about the hold.
 pub fn describe(hold: &Hold, held: HeldRun<'_>, cli: &CliLocation) -> String {
-    let HeldRun { run, row, calls } = held;
+    let HeldRun { run, row, calls, is_external } = held;
     let name = RunName::of(run);
     match cli {
+        CliLocation::Pod { .. } if is_external && hold.reason == Reason::PriorRunFound => {
+            "Set spec.onPriorRun to Ignore to start anew, or choose another name. An agent with checkpointing: External cannot \
+             adopt an earlier run."
+                .to_owned()
+        }
         CliLocation::Pod { .. } => {
             let command = match hold.reason {
                 Reason::EffectUnknown | Reason::KeyRefused => Some(settle(cli, &name, calls)),

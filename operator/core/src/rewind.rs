@@ -80,7 +80,14 @@ pub(crate) fn outcome(run: &AgentRun, row: &RunRecord) -> Option<Outcome> {
         }),
         Some(RewindRefusal::TurnNotAvailable(turns)) => refused(
             Reason::TurnNotAvailable,
-            format!("generation {generation}: turn {to_turn} is not available; {}", describe_turns(turns)),
+            format!(
+                "generation {generation}: turn {to_turn} is not available; {}",
+                match row.is_external {
+                    true => "the agent has checkpointing: External, and its own engine keeps its checkpoints"
+                        .to_owned(),
+                    false => describe_turns(turns),
+                }
+            ),
         ),
         Some(RewindRefusal::HeadChanged { head }) => refused(
             Reason::RewindRefused,

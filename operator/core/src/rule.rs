@@ -69,6 +69,9 @@ rules! {
     SuccessorReserved "The attempt has ended and was counted. The next one is reserved."
     NodeRecorded "The pod has a node. The store records it, and the deadline of the start begins."
     ImageRecorded "The image of the pod is known. The store records whether its version may resume the checkpoint."
+    StartRecorded "The worker has started, of an agent that keeps its own checkpoints. The store records it."
+    WorkerCompleted "The worker, whose agent keeps its own checkpoints, exited with 0. The run ends."
+    WorkerStopped "The worker must stop, and its agent keeps its own checkpoints. Its pod is deleted; the attempt ends with it."
     Starting "The pod is on its way, and its worker has not attached."
     Running "A worker is attached, and nothing says that it has ended."
 }

@@ -9,6 +9,13 @@ use jiff::SignedDuration;
 
 use crate::observed::ObservedAgent;
 
+/// No deadline: a hundred years, in milliseconds.
+const NEVER_MS: i64 = 3_155_760_000_000;
+
+/// The deadlines of a run whose worker never attaches.
+const NO_DEADLINES: Deadlines =
+    Deadlines { heartbeat_ms: NEVER_MS, start_ms: NEVER_MS, progress_ms: NEVER_MS, suspend_ms: NEVER_MS };
+
 /// The resolved settings of a run. Square brackets show the built-in values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -63,6 +70,9 @@ impl Settings {
     /// Resolves the settings of a run. Without a definition the built-in values replace its defaults.
     pub fn of(run: &AgentRun, agent: &ObservedAgent) -> Self {
         match agent {
+            ObservedAgent::Found { agent, defaults } if agent.is_external() => {
+                Self { deadlines: NO_DEADLINES, ..Self::resolve(&run.spec, defaults) }
+            }
             ObservedAgent::Found { defaults, .. } => Self::resolve(&run.spec, defaults),
             ObservedAgent::NotFound | ObservedAgent::Malformed(_) => {
                 Self::resolve(&run.spec, &RunDefaults::default())

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use dalsegno_crds::{Agent, Cause, OnMismatch};
-use dalsegno_model::{HeadRow, Identity, RunRecord, Verdict};
+use dalsegno_model::{Attempt, Identity, RunRecord, Verdict};
 
 use crate::revision::{Document, ImageDigest};
 
@@ -56,9 +56,10 @@ impl ChosenTemplate {
 /// current template that failed to start, or whose image has another name and a version that is not known yet.
 pub fn choose_template(run: &RunRecord, agent: &Agent, policy: OnMismatch, stored: &Templates) -> Choice {
     let current = Document::of(agent);
-    let Some((head, checkpoint)) = checkpoint_version(run) else {
+    let Some(written) = last_written(run) else {
         return Choice::Use(ChosenTemplate::current(current));
     };
+    let checkpoint = written.identity;
     let version = known_version(run, &current);
     let is_listed = is_listed(&agent.compatible_with, checkpoint);
     let other = version.as_ref().filter(|it| **it != checkpoint.agent_version && !is_listed);
@@ -70,15 +71,15 @@ pub fn choose_template(run: &RunRecord, agent: &Agent, policy: OnMismatch, store
         };
     };
     let mismatch = format!(
-        "the checkpoint of turn {} was written by agent version {}, and the deployed version is {version} ({})",
-        head.turn,
+        "{} agent version {}, and the deployed version is {version} ({})",
+        written.by,
         checkpoint.agent_version,
         both_versions(checkpoint, version)
     );
     match policy {
         OnMismatch::Allow => Choice::Use(ChosenTemplate::current(current)),
         OnMismatch::Block => Choice::Blocked(mismatch),
-        OnMismatch::Pin => match recorded_template(head, stored) {
+        OnMismatch::Pin => match recorded_template(&written, stored) {
             Recorded::Unread(revision) => Choice::NeedsTemplate(revision),
             Recorded::Missing => Choice::Blocked(format!(
                 "{mismatch}; the template that wrote the checkpoint is not in the store"
@@ -99,11 +100,12 @@ fn avoid_bad_roll_out(run: &RunRecord, current: Document, is_unknown: bool, stor
     let revision = current.hash();
     let failed = failed_to_start(run, &revision);
     let use_current = |current| Choice::Use(ChosenTemplate::current(current));
-    let Some((head, checkpoint)) = checkpoint_version(run) else { return use_current(current) };
-    if !failed && (!is_unknown || head.revision.as_deref() == Some(&revision)) {
+    let Some(written) = last_written(run) else { return use_current(current) };
+    let checkpoint = written.identity;
+    if !failed && (!is_unknown || written.revision == Some(&revision)) {
         return use_current(current);
     }
-    match recorded_template(head, stored) {
+    match recorded_template(&written, stored) {
         Recorded::Unread(revision) => Choice::NeedsTemplate(revision),
         Recorded::Missing => use_current(current),
         Recorded::Found(recorded) if !failed && recorded.image_name() == current.image_name() => {
@@ -124,9 +126,9 @@ enum Recorded {
     Found(Document),
 }
 
-fn recorded_template(head: &HeadRow, stored: &Templates) -> Recorded {
-    let Some(wanted) = head.revision.as_ref().filter(|it| !it.is_empty()) else { return Recorded::Missing };
-    let Some(read) = stored.get(wanted) else { return Recorded::Unread(wanted.clone()) };
+fn recorded_template(written: &LastWritten<'_>, stored: &Templates) -> Recorded {
+    let Some(wanted) = written.revision.filter(|it| !it.is_empty()) else { return Recorded::Missing };
+    let Some(read) = stored.get(wanted) else { return Recorded::Unread(wanted.to_owned()) };
     let document = read.as_deref().and_then(|text| Document::parse(text).ok());
     document.map_or(Recorded::Missing, Recorded::Found)
 }
@@ -186,11 +188,10 @@ pub fn check_image(
         verdict,
         remark,
     };
-    let Some((head, checkpoint)) =
-        checkpoint_version(run).filter(|(_, checkpoint)| checkpoint.agent_version != version)
-    else {
+    let Some(written) = last_written(run).filter(|it| it.identity.agent_version != version) else {
         return Some(with(Verdict::Accepted, String::new()));
     };
+    let checkpoint = written.identity;
     let before = &checkpoint.agent_version;
     if is_listed(&agent?.compatible_with, checkpoint) {
         let both = both_versions(checkpoint, version);
@@ -198,8 +199,8 @@ pub fn check_image(
         return Some(with(Verdict::Accepted, remark));
     }
     let mismatch = format!(
-        "the checkpoint of turn {} was written by agent version {before}, and this worker is version {version} ({})",
-        head.turn,
+        "{} agent version {before}, and this worker is version {version} ({})",
+        written.by,
         both_versions(checkpoint, version)
     );
     Some(match policy {
@@ -213,10 +214,31 @@ fn both_versions(checkpoint: &Identity, version: &str) -> String {
     format!("checkpointVersion={} imageVersion={version}", checkpoint.agent_version)
 }
 
-/// The head, and the identity of the agent that committed it.
-fn checkpoint_version(run: &RunRecord) -> Option<(&HeadRow, &Identity)> {
+/// The agent that wrote the checkpoint.
+pub(crate) struct LastWritten<'a> {
+    /// The begin of a sentence that ends with its version.
+    by: String,
+    /// Hash of its template.
+    pub revision: Option<&'a str>,
+    identity: &'a Identity,
+}
+
+/// The agent that committed the head. An agent that keeps its own checkpoints may have written one in each attempt whose
+/// worker started, and the last one counts.
+pub(crate) fn last_written(run: &RunRecord) -> Option<LastWritten<'_>> {
+    if run.is_external {
+        let was_refused =
+            |it: &Attempt| it.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible);
+        let may_have_written =
+            |it: &&Attempt| it.attached_at.is_some() && it.identity.is_some() && !was_refused(it);
+        let attempt = run.past.iter().find(may_have_written)?;
+        let by = format!("attempt {} had", attempt.number);
+        let identity = attempt.identity.as_ref()?;
+        return Some(LastWritten { by, revision: attempt.revision.as_deref(), identity });
+    }
     let head = run.head.as_ref()?;
-    Some((head, head.identity.as_ref()?))
+    let by = format!("the checkpoint of turn {} was written by", head.turn);
+    Some(LastWritten { by, revision: head.revision.as_deref(), identity: head.identity.as_ref()? })
 }
 
 fn is_listed(compatible_with: &[String], checkpoint: &Identity) -> bool {

@@ -83,6 +83,7 @@ pub fn build_pod(
 ) -> Result<Value, TemplateError> {
     let gateway = &observed.gateway;
     let (turn, position) = row.head.as_ref().map_or((0, 0), |head| (head.turn, head.position));
+    let gateway = (!row.is_external).then_some(gateway);
     let params = PodParams { run, id: row.id, attempt: row.attempt.number, turn, position, gateway };
     let ChosenTemplate { document, pinned } = template;
     let mut pod = build(&params, document)?;
@@ -105,6 +106,7 @@ pub fn dry_run_pod(definition: &AgentDefinition, gateway: &GatewayAddress) -> Re
     let mut run = AgentRun::new(&format!("dry-run-{uid}"), AgentRunSpec::default());
     run.metadata.namespace.clone_from(&definition.metadata.namespace);
     run.metadata.uid = Some(uid);
+    let gateway = (!definition.spec.agent.is_external()).then_some(gateway);
     let params = PodParams { run: &run, id: RunId::nil(), attempt: 1, turn: 0, position: 0, gateway };
     build(&params, &Document::of(&definition.spec.agent))
 }
@@ -118,7 +120,14 @@ struct PodParams<'a> {
     turn: i32,
     /// Event position that the attempt resumes from.
     position: i64,
-    gateway: &'a GatewayAddress,
+    /// `None`: the agent keeps its own checkpoints, and its worker gets neither the address nor a token.
+    gateway: Option<&'a GatewayAddress>,
+}
+
+impl PodParams<'_> {
+    fn ca(&self) -> Option<&CaBundle> {
+        self.gateway?.ca.as_ref()
+    }
 }
 
 fn build(params: &PodParams, document: &Document) -> Result<Value, TemplateError> {
@@ -148,7 +157,7 @@ fn worker_container_name(containers: &[Value]) -> &str {
 }
 
 fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> ObjectMeta {
-    let PodParams { run, attempt, turn, position, gateway, .. } = params;
+    let PodParams { run, attempt, turn, position, .. } = params;
     let name = run.metadata.name.clone().unwrap_or_default();
     let mut labels = without_reserved_keys(template.labels);
     labels.extend([
@@ -166,7 +175,7 @@ fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> Ob
     if let Some(version) = &document.agent_version {
         annotations.insert(names::ANNOTATION_AGENT_VERSION.to_owned(), version.clone());
     }
-    if let Some(CaBundle { pem, ids }) = &gateway.ca {
+    if let Some(CaBundle { pem, ids }) = params.ca() {
         annotations.insert(names::ANNOTATION_CA.to_owned(), pem.clone());
         annotations.insert(names::ANNOTATION_CA_IDS.to_owned(), ids.clone());
     }
@@ -179,6 +188,7 @@ fn metadata(params: &PodParams, template: ObjectMeta, document: &Document) -> Ob
         labels: Some(labels),
         annotations: Some(annotations),
         owner_references: Some(vec![run.owner_reference()]),
+        finalizers: params.gateway.is_none().then(|| vec![names::POD_FINALIZER.to_owned()]),
         ..ObjectMeta::default()
     }
 }
@@ -196,20 +206,26 @@ fn without_reserved_keys(map: Option<BTreeMap<String, String>>) -> BTreeMap<Stri
 fn configure_worker(worker: &mut Value, params: &PodParams) {
     let PodParams { run, id, attempt, gateway, .. } = params;
     let (namespace, name) = (run.metadata.namespace.as_deref(), run.metadata.name.as_deref());
-    let ca_file = gateway.ca.iter().map(|_| (env::CA_FILE, format!("{MOUNT_PATH}/{CA_FILE}")));
-    let contract = [
-        (env::URL, format!("{}/v1/runs/{id}", gateway.url)),
-        (env::TOKEN_FILE, format!("{MOUNT_PATH}/{TOKEN_FILE}")),
+    let of_gateway = gateway.iter().flat_map(|gateway| {
+        [
+            (env::URL, format!("{}/v1/runs/{id}", gateway.url)),
+            (env::TOKEN_FILE, format!("{MOUNT_PATH}/{TOKEN_FILE}")),
+        ]
+    });
+    let of_run = [
         (env::INPUT_FILE, format!("{MOUNT_PATH}/{INPUT_FILE}")),
         (env::RUN, format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())),
         (env::ATTEMPT, attempt.to_string()),
     ];
-    let contract: Vec<_> = contract.into_iter().chain(ca_file).collect();
+    let ca_file = params.ca().map(|_| (env::CA_FILE, format!("{MOUNT_PATH}/{CA_FILE}")));
+    let contract: Vec<_> = of_gateway.chain(of_run).chain(ca_file).collect();
     // The contract's variables come first, so that the template's variables can refer to them.
     let mut template = take_list(worker, "env");
-    // Without TLS a template must not name a CA either: the SDKs would read it.
-    let is_reserved =
-        |it: &Value| it["name"] == env::CA_FILE || contract.iter().any(|(name, _)| it["name"] == *name);
+    // A template must not name what the operator does not set either: the SDKs would read it.
+    let is_reserved = |it: &Value| {
+        let unset = [env::URL, env::TOKEN_FILE, env::CA_FILE];
+        unset.iter().chain(contract.iter().map(|(name, _)| name)).any(|name| it["name"] == *name)
+    };
     template.retain(|it| !is_reserved(it));
     let contract = contract.into_iter().map(|(name, value)| json!({ "name": name, "value": value }));
     worker["env"] = contract.chain(template).collect();
@@ -223,17 +239,17 @@ fn configure_worker(worker: &mut Value, params: &PodParams) {
 
 /// The volume with the worker's token, the run's input and the gateway's CA.
 fn volume(params: &PodParams) -> Volume {
-    let token = VolumeProjection {
+    let token = params.gateway.map(|_| VolumeProjection {
         service_account_token: Some(ServiceAccountTokenProjection {
             audience: Some(AUDIENCE.to_owned()),
             expiration_seconds: Some(TOKEN_SECONDS),
             path: TOKEN_FILE.to_owned(),
         }),
         ..VolumeProjection::default()
-    };
-    let ca = params.gateway.ca.iter().map(|_| annotation_projection(CA_FILE, names::ANNOTATION_CA));
+    });
+    let ca = params.ca().map(|_| annotation_projection(CA_FILE, names::ANNOTATION_CA));
     let input = input_projection(params.run.spec.input_from.as_ref());
-    let sources = Some([token, input].into_iter().chain(ca).collect());
+    let sources = Some(token.into_iter().chain([input]).chain(ca).collect());
     Volume {
         name: VOLUME_NAME.to_owned(),
         projected: Some(ProjectedVolumeSource { default_mode: None, sources }),

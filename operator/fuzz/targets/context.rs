@@ -60,6 +60,7 @@ impl Context {
             reset_generation: 0,
             rewind_generation: 0,
             is_fork: false,
+            is_external: false,
             deadlines: Deadlines { heartbeat_ms: 15_000, start_ms: 600_000, progress_ms: 1_800_000, suspend_ms: 300_000 },
             on_prior: OnPrior::Hold,
         };

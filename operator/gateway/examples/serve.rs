@@ -80,6 +80,7 @@ async fn create_run(store: &dyn Store) -> Outcome<RunId> {
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

@@ -17,6 +17,9 @@ use crate::validation::TextField;
 /// Prefix of the paths that workers call; the run's id follows. Users call other paths.
 pub(crate) const RUNS: &str = "/v1/runs/";
 
+/// The documents of a run whose agent keeps its own checkpoints: what the operator did.
+const OF_EVERY_RUN: [&str; 3] = ["audit", "facts", "export"];
+
 /// The run of a call.
 pub(crate) struct Run(pub(crate) RunId);
 
@@ -158,6 +161,9 @@ impl Caller {
             Door::FrontProxy => AuthenticatedUser::by_front_proxy(parts, gateway, &name).await?,
         };
         let run = find_run(gateway, &name, user.tenant.as_deref()).await?;
+        if run.is_external && !OF_EVERY_RUN.contains(&document) {
+            return Err(ApiProblem::external());
+        }
         tracing::Span::current().record("run", tracing::field::display(run.id));
         Ok(Self { user, run, audit_id, owner, call })
     }

@@ -31,6 +31,15 @@ impl ApiProblem {
         Self::new(Code::NotFound, "there is no run of this id; use the URL in DALSEGNO_URL unchanged")
     }
 
+    /// The agent's own engine keeps the checkpoints.
+    pub(crate) fn external() -> Self {
+        Self::new(
+            Code::Invalid,
+            "the run's agent has checkpointing: External: its own engine keeps its state, so no worker attaches, and the run \
+             has no turns, calls, waits, records or messages here; see docs/guides/external.md",
+        )
+    }
+
     /// This turn is not committed. `None`: no turn is committed at all.
     pub(crate) fn no_such_turn(turn: Option<i32>) -> Self {
         Self::new(

@@ -25,6 +25,8 @@ pub mod kind {
     pub const SHREDDED: &str = "shredded";
     /// A worker attached.
     pub const ATTACHED: &str = "attached";
+    /// The worker of an agent with checkpoints of its own started.
+    pub const STARTED: &str = "started";
     /// Another process of the same attempt was refused.
     pub const SPENT: &str = "spent";
     /// An attempt was ended.

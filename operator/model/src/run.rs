@@ -31,6 +31,8 @@ pub struct NewRun {
     pub rewind_generation: i64,
     /// Whether the run begins as a fork of another run ([`crate::Operator::fork`]).
     pub is_fork: bool,
+    /// Whether the agent's own engine keeps the checkpoints, so that no worker attaches.
+    pub is_external: bool,
     /// Lengths of the deadlines.
     pub deadlines: Deadlines,
     /// What to do about a prior run.
@@ -128,6 +130,9 @@ pub struct RunRecord {
     /// The run as a fork; `None`: it is not one.
     #[serde(default)]
     pub fork: Option<ForkRow>,
+    /// Whether the agent's own engine keeps the checkpoints. Its worker never attaches, and nothing fences it.
+    #[serde(default)]
+    pub is_external: bool,
     /// The counters of recovery.
     pub counters: Counters,
     /// The last `resetGeneration` that was granted, or the value at creation.

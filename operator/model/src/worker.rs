@@ -20,6 +20,8 @@ pub enum Attached {
     VersionIncompatible(String),
     /// Another process of this attempt has already attached.
     Spent,
+    /// The agent's own engine keeps the checkpoints: no worker attaches.
+    External,
     /// The pod is not that of the current attempt.
     Fenced,
     /// The run is over.

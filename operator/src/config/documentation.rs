@@ -219,7 +219,7 @@ fn the_program_accepts_the_command_that_a_held_run_shows() {
     for id in ["pay-ann", "it's $(id) \"now\"", "--by", "-1"] {
         for cli in &places {
             let calls = [id.to_owned()];
-            let held = HeldRun { run: &run, row: None, calls: &calls };
+            let held = HeldRun { run: &run, row: None, calls: &calls, is_external: false };
             let text = describe(&Hold::new(Reason::EffectUnknown, ""), held, cli);
             let shown = text.split('`').find_map(command).unwrap();
             let Ok(Cli { command: super::Command::Settle(args) }) = parse(&shown) else {

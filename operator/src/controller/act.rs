@@ -41,7 +41,8 @@ pub async fn act(
 ) -> Result<ActOutcome> {
     let (mut facts, mut cleanup_error) = (Vec::new(), None);
     for effect in decision.effects {
-        let (name, is_cleanup) = (effect.name(), matches!(effect, Effect::StopWorker { .. }));
+        let (name, is_cleanup) =
+            (effect.name(), matches!(effect, Effect::StopWorker { .. } | Effect::ReleasePod { .. }));
         runtime.before_effect(name);
         match perform(runtime, run, effect).await {
             Ok(fact) => facts.extend(fact),
@@ -85,7 +86,14 @@ pub async fn perform(
 ) -> Result<Option<EffectResult>> {
     let store = runtime.store();
     match effect {
-        Effect::CreateRun { reset_generation, rewind_generation, is_fork, deadlines, on_prior } => {
+        Effect::CreateRun {
+            reset_generation,
+            rewind_generation,
+            is_fork,
+            is_external,
+            deadlines,
+            on_prior,
+        } => {
             let namespace = run.namespace().ok_or(Error::MissingMetadata("namespace"))?;
             let new = NewRun {
                 id: Uuid::now_v7(),
@@ -96,6 +104,7 @@ pub async fn perform(
                 reset_generation,
                 rewind_generation,
                 is_fork,
+                is_external,
                 deadlines,
                 on_prior,
             };
@@ -156,6 +165,9 @@ pub async fn perform(
         Effect::RecordScheduled { run: id, attempt, node } => {
             recorded(store.record_scheduled(id, attempt, &node).await, "recording the node")
         }
+        Effect::RecordStarted { run: id, attempt } => {
+            recorded(store.record_started(id, attempt).await, "recording the start of a worker")
+        }
         Effect::RecordIdentity { run: id, attempt, identity } => {
             recorded(store.record_identity(id, attempt, &identity).await, "recording the image")
         }
@@ -195,6 +207,11 @@ pub async fn perform(
         Effect::StopWorker { name, uid } => {
             let namespace = run.namespace().unwrap_or_default();
             runtime.stop_worker(PodRef { namespace: &namespace, name: &name, uid: &uid }).await?;
+            Ok(None)
+        }
+        Effect::ReleasePod { name, uid } => {
+            let namespace = run.namespace().unwrap_or_default();
+            runtime.release_pod(PodRef { namespace: &namespace, name: &name, uid: &uid }).await?;
             Ok(None)
         }
         Effect::DeleteRun => {

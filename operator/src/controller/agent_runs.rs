@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dalsegno_core::Effect;
 use dalsegno_core::attribution::{self, Request};
 use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_core::resync::next_look;
+use dalsegno_core::{Effect, has_finalizer};
 use dalsegno_crds::names;
 use jiff::Timestamp;
 use kube::runtime::controller::Action;
@@ -105,7 +105,11 @@ async fn clean_up(run: &RawRun, ctx: &Context) -> Result<()> {
     ctx.failpoint.pass("after", effect);
     for pod in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {
         let namespace = run.namespace().unwrap_or_default();
-        ctx.stop_worker(PodRef { namespace: &namespace, name: pod.name(), uid: pod.uid() }).await?;
+        let pod_ref = PodRef { namespace: &namespace, name: pod.name(), uid: pod.uid() };
+        ctx.stop_worker(pod_ref).await?;
+        if has_finalizer(&pod) {
+            ctx.release_pod(pod_ref).await?;
+        }
     }
     Ok(())
 }

@@ -11,10 +11,10 @@ use dalsegno_model::{Ending, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{DeleteParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, Resource as _, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::approvals;
@@ -55,7 +55,11 @@ impl WorkerRuntime for Context {
 
     async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult> {
         // The pod may have been decided on before the CA was known.
-        if self.gateway.has_tls() && pod["metadata"]["annotations"][names::ANNOTATION_CA].is_null() {
+        let needs_ca = pod["metadata"]["finalizers"].is_null();
+        if needs_ca
+            && self.gateway.has_tls()
+            && pod["metadata"]["annotations"][names::ANNOTATION_CA].is_null()
+        {
             return Err(Error::NoCa);
         }
         let uid = run.uid().unwrap_or_default();
@@ -127,6 +131,18 @@ impl WorkerRuntime for Context {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
             Err(error) => Err(Error::api("deleting a pod")(error)),
+        }
+    }
+
+    async fn release_pod(&self, pod: PodRef<'_>) -> Result<()> {
+        let PodRef { namespace, name, uid } = pod;
+        let patch = json!({ "metadata": { "uid": uid, "$deleteFromPrimitiveList/finalizers": [names::POD_FINALIZER] } });
+        let params =
+            PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        match self.pods_in(namespace).patch_metadata(name, &params, &Patch::Strategic(patch)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(error) => Err(Error::api("removing the finalizer of a pod")(error)),
         }
     }
 

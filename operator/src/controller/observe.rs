@@ -135,7 +135,9 @@ fn agent_of(ctx: &Context, definition: AgentDefinition) -> (ObservedAgent, Optio
 
 /// The agent, with the operator's settings in place of defaults that are unset.
 fn found(ctx: &Context, agent: Agent, defaults: RunDefaults) -> ObservedAgent {
-    let defaults = Box::new(with_settings(defaults, ctx.snapshot_every));
+    // The operator's settings are for checkpoints of the store.
+    let snapshot_every = ctx.snapshot_every.filter(|_| !agent.is_external());
+    let defaults = Box::new(with_settings(defaults, snapshot_every));
     ObservedAgent::Found { agent: Box::new(agent), defaults }
 }
 

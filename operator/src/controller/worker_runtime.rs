@@ -40,6 +40,9 @@ pub trait WorkerRuntime {
     /// Deletes the pod with this name and UID. Succeeds if the pod is gone or has another UID.
     async fn stop_worker(&self, pod: PodRef<'_>) -> Result<()>;
 
+    /// Removes the finalizer of the pod with this name and UID. Succeeds if the pod is gone or has another UID.
+    async fn release_pod(&self, pod: PodRef<'_>) -> Result<()>;
+
     /// Performs what a decision wants for an approval of the run.
     async fn approval(&self, run: &AgentRun, effect: ApprovalEffect) -> Result<Option<EffectResult>>;
 

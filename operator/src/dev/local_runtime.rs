@@ -138,6 +138,10 @@ impl WorkerRuntime for LocalRuntime {
         Ok(())
     }
 
+    async fn release_pod(&self, _: PodRef<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// Does nothing: there is no object to delete, and no time to live.
     /// There are no AgentApprovals: `dalsegno dev approve` and `deny` write to the store.
     async fn approval(&self, _: &AgentRun, effect: ApprovalEffect) -> Result<Option<EffectResult>> {

@@ -55,7 +55,7 @@ impl Program {
             "terminationMessagePolicy": "File",
         }] } });
         let template = template.as_object().cloned().map(PodTemplate::from).unwrap_or_default();
-        Ok(Agent { template, agent_version: None, compatible_with: Vec::new() })
+        Ok(Agent { template, agent_version: None, compatible_with: Vec::new(), checkpointing: None })
     }
 
     /// SHA-256 of the command line, the program's file, and every file that the command line names: `sha256:…`.

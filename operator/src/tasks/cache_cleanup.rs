@@ -1,5 +1,6 @@
 //! Removes cached data of runs, definitions and nodes that are gone.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,9 @@ use tokio::sync::oneshot;
 use crate::cache::pods::Owner;
 use crate::cache::raw_object::RawRun;
 use crate::controller::context::Context;
+use crate::controller::error::Result;
+use crate::controller::worker_runtime::{PodRef, WorkerRuntime as _};
+use crate::log::error_chain;
 
 /// Interval between two cleanups.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -19,8 +23,23 @@ pub async fn run(ctx: Arc<Context>, runs: reflector::Store<RawRun>, filled: ones
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
-        ctx.remove_all_but(&runs.state().iter().map(|run| Owner::of(run.as_ref())).collect());
+        let runs = runs.state().iter().map(|run| Owner::of(run.as_ref())).collect();
+        if let Err(error) = release_pods(&ctx, &runs).await {
+            tracing::warn!(error = error_chain(&error), "the pods of deleted runs will be released later");
+            continue;
+        }
+        ctx.remove_all_but(&runs);
     }
+}
+
+/// Removes the finalizer of pods whose AgentRun is gone: one that was created just before the deletion of its AgentRun, whose
+/// cleanup did not see it.
+async fn release_pods(ctx: &Context, runs: &HashSet<Owner>) -> Result<()> {
+    for pod in ctx.pods.held_of_all_but(runs) {
+        let namespace = pod.pod.metadata.namespace.as_deref().unwrap_or_default();
+        ctx.release_pod(PodRef { namespace, name: pod.name(), uid: pod.uid() }).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ measure! {
         async fn forgive_end(&self, run: RunId, forgiveness: &Forgiveness) -> Result<RunRecord>;
         async fn record_pod(&self, run: RunId, attempt: i32, pod: &PodRecord) -> Result<Recorded>;
         async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
+        async fn record_started(&self, run: RunId, attempt: i32) -> Result<Recorded>;
         async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;
         async fn request_cancel(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;
         async fn suspend(&self, run: RunId, by: &RequestedBy) -> Result<RunRecord>;

@@ -35,6 +35,7 @@ async fn working_run(store: &dyn Store) -> RunId {
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: Deadlines { heartbeat_ms: 1_000, start_ms: 1_000, progress_ms: 1_000, suspend_ms: 1_000 },
         on_prior: OnPrior::Hold,
     };
@@ -369,6 +370,7 @@ const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      ALTER TABLE runs DROP COLUMN fork_key; ALTER TABLE runs DROP COLUMN fork_seq; \
      ALTER TABLE boundaries DROP COLUMN forked_run; ALTER TABLE boundaries DROP COLUMN forked_turn; \
      ALTER TABLE boundaries DROP COLUMN forked_hash; ALTER TABLE runs DROP COLUMN snapshot_every; \
+     ALTER TABLE runs DROP COLUMN external; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";
 
 #[tokio::test]

@@ -107,6 +107,7 @@ pub async fn create_run(store: &dyn Store, finished: bool) -> RunId {
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

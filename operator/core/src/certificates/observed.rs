@@ -135,9 +135,9 @@ pub struct PodTrust {
 }
 
 impl PodTrust {
-    /// Of a pod whose worker may still run; `None` if it has ended.
+    /// Of a pod whose worker may still run; `None` if it has ended, or if it does not know of the gateway.
     pub fn of(pod: &Pod) -> Option<Self> {
-        if pod::worker_has_ended(pod) {
+        if pod::worker_has_ended(pod) || pod::has_finalizer(pod, names::POD_FINALIZER) {
             return None;
         }
         Some(Self {

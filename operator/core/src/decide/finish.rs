@@ -36,6 +36,12 @@ pub(super) fn cancelled(row: &RunRecord, when: &str) -> Plan {
     finish(row, RunOutcome::Cancelled, Reason::Cancelled, end)
 }
 
+/// Ends a run whose worker keeps its own checkpoints and has done its task.
+pub(super) fn succeeded(row: &RunRecord) -> Plan {
+    let end = End::new(Cause::Finished, Class::Neutral, "the worker exited with 0").with_exit_code(Some(0));
+    finish(row, RunOutcome::Succeeded, Reason::Completed, end)
+}
+
 /// Ends a run whose recovery budget is exhausted.
 pub(super) fn failed(row: &RunRecord, hold: Hold) -> Plan {
     finish(row, RunOutcome::Failed, hold.reason, End::new(Cause::Finished, Class::Neutral, hold.message))

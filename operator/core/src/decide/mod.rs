@@ -1,5 +1,6 @@
 //! Decides the state of a run and what to do next. Read it from the top: the first rule that applies decides.
 
+mod external;
 mod finish;
 mod fork;
 mod plan;
@@ -10,13 +11,16 @@ mod supervise;
 
 use std::time::Duration;
 
-use dalsegno_crds::{AgentRun, ConditionStatus, ConditionType, OperatingMode, find_condition, has_status};
+use dalsegno_crds::{
+    Agent, AgentRun, ConditionStatus, ConditionType, OperatingMode, find_condition, has_status,
+};
 use dalsegno_model::{AttemptState, HoldNotice, NextStep, ObjectHold, ObjectName, RunRecord};
 use jiff::Timestamp;
 
 use crate::approvals;
 use crate::decision::{Announcement, Decision, Effect};
 use crate::end::recorded_end;
+use crate::external::unsupported;
 use crate::late_node_loss;
 use crate::observed::Observed;
 use crate::orphaned_pods;
@@ -49,6 +53,7 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
             None => usize::MAX,
         };
         effects.extend(orphaned_pods::deletions(run, row, observed, keep));
+        effects.extend(orphaned_pods::releases(run, row, observed));
     }
     let pod = row.and_then(|row| observed.pod(row.attempt.pod_uid.as_deref()?));
     let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
@@ -163,11 +168,15 @@ fn create_run(run: &AgentRun, observed: &Observed) -> Plan {
     if observed.agent().is_none() && !is_cancelled(run) {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     }
+    if let Some(hold) = unsupported(run, observed, None) {
+        return Plan::hold(hold).requeue_after(RECHECK_INTERVAL);
+    }
     let settings = Settings::of(run, &observed.agent);
     Plan::act(Effect::CreateRun {
         reset_generation: reset_generation(run).unwrap_or_default(),
         rewind_generation: run.spec.rewind.as_ref().map_or(0, |it| it.generation),
         is_fork: run.spec.resume_from.is_some(),
+        is_external: observed.agent().is_some_and(Agent::is_external),
         deadlines: settings.deadlines,
         on_prior: settings.on_prior,
     })
@@ -216,6 +225,7 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
     }
     match row.attempt.state {
         AttemptState::Reserved => reserved::plan(ctx),
+        AttemptState::Created | AttemptState::Attached if row.is_external => external::plan(ctx),
         AttemptState::Created | AttemptState::Attached => supervise::plan(ctx),
         AttemptState::Ended => reserve_successor(row),
     }

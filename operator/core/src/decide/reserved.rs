@@ -8,6 +8,7 @@ use super::fork;
 use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
 use crate::decision::Effect;
 use crate::end::End;
+use crate::external;
 use crate::head_check::{self, HeadCheck};
 use crate::late_node_loss;
 use crate::observed::{NameHolder, ObservedPod};
@@ -28,6 +29,9 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     }
     if row.cancel.is_some() {
         return cancelled(row, "before it had a worker");
+    }
+    if let Some(hold) = external::unsupported(run, observed, Some(row)) {
+        return Plan::hold(hold).requeue_after(RECHECK_INTERVAL);
     }
     if let Some(plan) = fork::plan(ctx) {
         return plan;

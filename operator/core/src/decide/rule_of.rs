@@ -21,6 +21,7 @@ fn of_effect(effect: &Effect, row: Option<&RunRecord>) -> Rule {
         Effect::CreateRun { .. } => Rule::RunCreated,
         Effect::EndAttempt { ending, then, .. } => match then {
             NextStep::Finish(finish) if finish.outcome == RunOutcome::Cancelled => Rule::CancelCompleted,
+            NextStep::Finish(finish) if finish.outcome == RunOutcome::Succeeded => Rule::WorkerCompleted,
             NextStep::Finish(_) => Rule::RecoveryExhausted,
             NextStep::Reserve | NextStep::Nothing => match row.map(|row| row.attempt.state) {
                 Some(AttemptState::Ended) => Rule::SuccessorReserved,
@@ -46,6 +47,7 @@ fn of_effect(effect: &Effect, row: Option<&RunRecord>) -> Rule {
         Effect::CreateWorker { .. } => Rule::PodCreated,
         Effect::RecordPod { .. } => Rule::PodFound,
         Effect::RecordScheduled { .. } => Rule::NodeRecorded,
+        Effect::RecordStarted { .. } => Rule::StartRecorded,
         Effect::RecordIdentity { .. } => Rule::ImageRecorded,
         Effect::RequestCancel(_) => Rule::CancelRecorded,
         Effect::Suspend(_) => Rule::SuspendRecorded,
@@ -58,8 +60,9 @@ fn of_effect(effect: &Effect, row: Option<&RunRecord>) -> Rule {
         Effect::SetRetention(..) => Rule::RetentionChanged,
         Effect::Approval(_) => Rule::ApprovalFirst,
         Effect::DeleteRun => Rule::TimeToLiveOver,
+        Effect::StopWorker { .. } => Rule::WorkerStopped,
         // Not effects of a plan: they come beside one, or with the deletion of the AgentRun.
-        Effect::StopWorker { .. } | Effect::MarkDeleted => Rule::RunEnded,
+        Effect::ReleasePod { .. } | Effect::MarkDeleted => Rule::RunEnded,
     }
 }
 

@@ -89,7 +89,7 @@ fn after_edit(ctx: &Context<'_>, seen: &ObservedPod, agent: &Agent) -> Successor
     if !is_pinned && Document::of(agent).hash() == used {
         return Successor::Same;
     }
-    let wrote_head = row.head.as_ref().and_then(|head| head.revision.as_deref()) == Some(used);
+    let wrote_head = version::last_written(row).and_then(|it| it.revision) == Some(used);
     match version::choose_template(row, agent, settings.on_mismatch, &observed.templates) {
         // The pod has that template, with its image named as in the definition.
         Choice::NeedsTemplate(_) if wrote_head => Successor::Same,

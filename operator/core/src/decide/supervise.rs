@@ -85,7 +85,8 @@ fn end_at_limit(row: &RunRecord) -> Option<End> {
     row.is_limit_reached().then(|| End::new(Cause::LimitReached, Class::Neutral, message))
 }
 
-fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
+/// Records what is new of a pod that has not ended. Its stage, and when to look again.
+pub(super) fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     let Context { run, observed, row, .. } = *ctx;
     let attempt = &row.attempt;
     if let Some(node) = pod::node(&seen.pod).filter(|_| attempt.scheduled_at.is_none()) {
@@ -118,7 +119,9 @@ fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     }
     // Without a lease the node is the only evidence, and no deadline poll wakes the operator.
     match observed.node {
-        Some(node) if !node.ready && attempt.lease_renewed_at.is_none() => plan.requeue_after(NODE_RECHECK),
+        Some(node) if !node.ready && attempt.lease_renewed_at.is_none() && !row.is_external => {
+            plan.requeue_after(NODE_RECHECK)
+        }
         _ => plan,
     }
 }

@@ -33,6 +33,9 @@ pub fn describe(effect: &Effect) -> String {
         Effect::RecordScheduled { attempt, node, .. } => {
             format!("record the node {node} of attempt {attempt}")
         }
+        Effect::RecordStarted { attempt, .. } => {
+            format!("record that the worker of attempt {attempt} has started")
+        }
         Effect::RecordIdentity { identity, .. } => {
             format!("record the version {}: {:?}", identity.agent_version, identity.verdict)
         }
@@ -47,6 +50,7 @@ pub fn describe(effect: &Effect) -> String {
         Effect::SetRetention(..) => "take over the retention settings".to_owned(),
         Effect::Approval(effect) => format!("do for an AgentApproval: {}", effect.name()),
         Effect::StopWorker { name, .. } => format!("delete the pod {name}"),
+        Effect::ReleasePod { name, .. } => format!("let the API server remove the pod {name}"),
         Effect::DeleteRun => "delete the AgentRun".to_owned(),
         Effect::MarkDeleted => "close the run in the store".to_owned(),
     }

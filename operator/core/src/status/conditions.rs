@@ -1,7 +1,9 @@
 //! The conditions of an AgentRun. The status fields `summary` and `reason` are derived from the same stage.
 
-use dalsegno_crds::{AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, names};
-use dalsegno_model::{RunRecord, Verdict};
+use dalsegno_crds::{
+    Agent, AgentRun, AgentRunStatus, ConditionStatus, ConditionType, Reason, Summary, names,
+};
+use dalsegno_model::{AttemptState, RunRecord, Verdict};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -38,7 +40,9 @@ pub(super) fn of(input: &StatusInput<'_>) -> Vec<Condition> {
     let old = run.status.as_ref().unwrap_or(&none);
     let mut builder = ConditionsBuilder { old, new: Vec::new(), generation: run.metadata.generation, now };
     let calls = observed.calls_to_settle.as_deref().unwrap_or_default();
-    let remedy = |hold: &Hold| remedy::describe(hold, HeldRun { run, row, calls }, &observed.cli);
+    let is_external = observed.agent().is_some_and(Agent::is_external);
+    let remedy =
+        |hold: &Hold| remedy::describe(hold, HeldRun { run, row, calls, is_external }, &observed.cli);
     match (stage, row) {
         (RunStage::StoreUnavailable(error), _) => builder.store_unavailable(error),
         (RunStage::Held(hold), None) => builder.held_without_row(hold, &remedy(hold)),
@@ -91,7 +95,7 @@ impl ConditionsBuilder<'_> {
     fn held_without_row(&mut self, hold: &Hold, remedy: &str) {
         self.set(ConditionType::Finished, false, Reason::Running, "");
         self.set(ConditionType::Succeeded, ConditionStatus::Unknown, Reason::Running, "");
-        if matches!(hold.reason, Reason::AgentNotFound | Reason::Malformed) {
+        if matches!(hold.reason, Reason::AgentNotFound | Reason::Malformed | Reason::NotSupported) {
             self.set(ConditionType::WorkerReady, false, Reason::NoWorker, "");
             self.set(ConditionType::CheckpointAvailable, false, Reason::NothingCommitted, "");
             self.set(ConditionType::VersionCompatible, ConditionStatus::Unknown, Reason::NotYetKnown, "");
@@ -153,7 +157,19 @@ impl ConditionsBuilder<'_> {
 
     fn worker_ready(&mut self, row: &RunRecord, stage: &RunStage) {
         match stage {
+            RunStage::Running if row.is_external => {
+                self.set(ConditionType::WorkerReady, true, Reason::Started, "");
+            }
             RunStage::Running => self.set(ConditionType::WorkerReady, true, Reason::Attached, ""),
+            // The worker of an agent that keeps its own checkpoints may run while the run is held.
+            RunStage::Held(hold) if hold.reason == Reason::EndNotConfirmed => {
+                self.set(ConditionType::WorkerReady, ConditionStatus::Unknown, hold.reason, "");
+            }
+            RunStage::Held(hold)
+                if hold.reason == Reason::NotSupported && row.attempt.state == AttemptState::Attached =>
+            {
+                self.set(ConditionType::WorkerReady, true, Reason::Started, "");
+            }
             RunStage::Starting(reason, message)
                 if has_varying_message(*reason) && self.is_same_attempt(row) =>
             {
@@ -187,6 +203,10 @@ impl ConditionsBuilder<'_> {
             return self.set(ConditionType::CheckpointAvailable, false, hold.reason, &hold.message);
         }
         match &row.head {
+            None if row.is_external => {
+                let unknown = ConditionStatus::Unknown;
+                self.set(ConditionType::CheckpointAvailable, unknown, Reason::KeptByAgent, "");
+            }
             Some(head) => {
                 self.set(
                     ConditionType::CheckpointAvailable,

@@ -78,7 +78,8 @@ impl Change<'_> {
         };
         let ended_with_run = |end: &&AttemptEnd| matches!(end.cause, Cause::Finished | Cause::Cancelled);
         let new = history(Some(self.new)).iter().filter(is_new).filter(|it| !ended_with_run(it));
-        new.rev().map(attempt_ended).collect()
+        let is_external = self.new.attempt.as_ref().is_some_and(|it| it.resumed_from_turn.is_none());
+        new.rev().map(|end| attempt_ended(end, is_external)).collect()
     }
 
     fn budget_reset(&self) -> Option<EventSpec> {
@@ -119,9 +120,8 @@ impl Change<'_> {
         let pod = attempt.pod_name.as_deref()?;
         let known = self.old_attempt().is_some_and(|old| old.pod_uid == attempt.pod_uid);
         let rebuilt = self.old.is_none() && attempt.number > 1;
-        let next = attempt.resumed_from_turn.unwrap_or_default() + 1;
         (!known && !rebuilt).then(|| {
-            let note = format!("created pod {pod} to start at turn {next}");
+            let note = format!("created pod {pod}{}", first_turn(attempt, " to start at"));
             event(
                 EventLevel::Normal,
                 EventReason::WorkerCreated.as_str(),
@@ -162,9 +162,9 @@ impl Change<'_> {
             self.after(ConditionType::WorkerReady).filter(|it| has_status(it, ConditionStatus::True))?;
         let before = self.before(ConditionType::WorkerReady);
         let was_attached = before.is_some_and(|was| !has_status(was, ConditionStatus::False));
-        let next = attempt.resumed_from_turn.unwrap_or_default() + 1;
         (!was_attached || self.is_another_attempt(attempt)).then(|| {
-            let note = format!("the worker of attempt {} starts at turn {next}", attempt.number);
+            let note =
+                format!("the worker of attempt {} starts{}", attempt.number, first_turn(attempt, " at"));
             event(EventLevel::Normal, &ready.reason, format!("Attach{}", attempt.number), note)
         })
     }
@@ -249,6 +249,11 @@ impl Change<'_> {
     }
 }
 
+/// The end of a sentence: the first turn of an attempt. Empty if its agent keeps its own checkpoints.
+fn first_turn(attempt: &AttemptStatus, at: &str) -> String {
+    attempt.resumed_from_turn.map_or_else(String::new, |turn| format!("{at} turn {}", turn + 1))
+}
+
 /// The end of a sentence: who did this, and why, as far as it is known.
 fn attributed(done: &str, by: RequestedBy) -> String {
     let RequestedBy { manager, user, reason } = by;
@@ -257,11 +262,16 @@ fn attributed(done: &str, by: RequestedBy) -> String {
     manager + &reason
 }
 
-fn attempt_ended(end: &AttemptEnd) -> EventSpec {
+fn attempt_ended(end: &AttemptEnd, is_external: bool) -> EventSpec {
     let level = if end.class == Class::Crash { EventLevel::Warning } else { EventLevel::Normal };
     let charged = if end.charged { "charged" } else { "not charged" };
     let message = end.message.as_deref().unwrap_or_default();
-    let log = format!("attempt {} ended {} and is fenced, {charged}", end.attempt, position(end.turn_at_end));
+    let log = match is_external {
+        true => format!("attempt {} ended, {charged}", end.attempt),
+        false => {
+            format!("attempt {} ended {} and is fenced, {charged}", end.attempt, position(end.turn_at_end))
+        }
+    };
     let note = format!("{log}. {message}").trim_end().to_owned();
     EventSpec { log, ..event(level, end.cause.as_str(), format!("EndAttempt{}", end.attempt), note) }
 }

@@ -24,7 +24,7 @@ const WAITS: usize = 8;
 /// Copies the store's row into the status.
 pub(super) fn copy_row(row: &RunRecord, stage: &RunStage, status: &mut AgentRunStatus) {
     status.store_id = Some(row.store_id.to_string());
-    status.attempt = Some(attempt(&row.attempt));
+    status.attempt = Some(attempt(row));
     status.recovery = Some(recovery(row, stage));
     status.checkpoint = row.head.as_ref().map(|head| CheckpointStatus {
         turn: head.turn,
@@ -83,7 +83,8 @@ fn limit(of: LimitUse) -> LimitStatus {
     LimitStatus { limit, used, max }
 }
 
-fn attempt(attempt: &Attempt) -> AttemptStatus {
+fn attempt(row: &RunRecord) -> AttemptStatus {
+    let attempt = &row.attempt;
     let identity = attempt.identity.as_ref();
     AttemptStatus {
         number: attempt.number,
@@ -93,7 +94,7 @@ fn attempt(attempt: &Attempt) -> AttemptStatus {
         image_digest: identity.map(|it| it.image_digest.clone()),
         agent_version: identity.map(|it| it.agent_version.clone()),
         revision: attempt.revision.clone(),
-        resumed_from_turn: Some(attempt.turn_at_start),
+        resumed_from_turn: (!row.is_external).then_some(attempt.turn_at_start),
         start_time: attempt.created_at.map(time),
     }
 }

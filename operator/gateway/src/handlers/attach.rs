@@ -71,6 +71,7 @@ async fn take_attempt(
                 let since = *pending_since.get_or_insert_with(Instant::now);
                 poll_pause(gateway, since, config.version_verdict_timeout, version_pending).await?;
             }
+            Attached::External => return Err(ApiProblem::external()),
             Attached::Fenced => return Err(ApiProblem::fenced()),
             Attached::Finished => return Err(ApiProblem::finished()),
             Attached::VersionIncompatible(why) => return Err(version_incompatible(&why)),

@@ -252,6 +252,7 @@ async fn create_as(store: &dyn Store, namespace: &str, name: &str, object_uid: S
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: Deadlines {
             heartbeat_ms: 15_000,
             start_ms: 600_000,

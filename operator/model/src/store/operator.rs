@@ -50,6 +50,10 @@ pub trait Operator: Send + Sync + 'static {
     /// Records that the pod has a node; the start deadline starts now. Only the first call has an effect.
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded>;
 
+    /// Records that the worker of an agent with checkpoints of its own ([`crate::NewRun::is_external`]) has started: from now
+    /// on the attempt counts as attached. Refused for any other run.
+    async fn record_started(&self, run: RunId, attempt: i32) -> Result<Recorded>;
+
     /// Records the identity of the worker's image, and whether the run may continue with it. Only the first call has
     /// an effect.
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded>;

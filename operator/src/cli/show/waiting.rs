@@ -116,7 +116,11 @@ fn remedy_of(hold: &Hold, run: &RunRecord, calls: &[String], laptop: Option<&str
     let mut object = AgentRun::new(&run.name, AgentRunSpec::default());
     object.metadata.namespace = Some(run.namespace.clone());
     let cli = CliLocation::Local { store_url: url.to_owned() };
-    remedy::describe(hold, HeldRun { run: &object, row: Some(run), calls }, &cli)
+    remedy::describe(
+        hold,
+        HeldRun { run: &object, row: Some(run), calls, is_external: run.is_external },
+        &cli,
+    )
 }
 
 /// The command that shows the rest.

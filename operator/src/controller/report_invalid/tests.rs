@@ -206,6 +206,7 @@ async fn an_invalid_run_is_deleted_like_any_other() {
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: Deadlines {
             heartbeat_ms: 60_000,
             start_ms: 60_000,

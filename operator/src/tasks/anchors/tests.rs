@@ -56,6 +56,7 @@ async fn create_runs(store: &Sqlite, runs: usize) {
             reset_generation: 0,
             rewind_generation: 0,
             is_fork: false,
+            is_external: false,
             deadlines: Deadlines { heartbeat_ms: 1, start_ms: 1, progress_ms: 1, suspend_ms: 1 },
             on_prior: OnPrior::Hold,
         };

@@ -8,9 +8,9 @@ use super::Postgres;
 
 use crate::transitions::{
     AcknowledgeCancel, Adopt, Announce, Attach, EndAttempt, ForgiveEnd, MarkDeleted, ParkUnattended,
-    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RefuseUse, RequestCancel,
-    RequestRewind, ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention, SettleTime,
-    Suspend, TimeOutWait, Transition as _,
+    PutRevision, RecordIdentity, RecordPod, RecordScheduled, RecordStarted, RefuseDecision, RefuseUse,
+    RequestCancel, RequestRewind, ResetBudget, Resume, SendMessage, SetDeadlines, SetLimits, SetRetention,
+    SettleTime, Suspend, TimeOutWait, Transition as _,
 };
 use crate::{branch, fork, pages, snapshot_writer};
 use dalsegno_model::{
@@ -69,6 +69,10 @@ impl Operator for Postgres {
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
         self.transition(run, RecordScheduled { attempt, node: node.to_owned() }).await
+    }
+
+    async fn record_started(&self, run: RunId, attempt: i32) -> Result<Recorded> {
+        self.transition(run, RecordStarted { attempt }).await
     }
 
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {

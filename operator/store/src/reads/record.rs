@@ -167,6 +167,7 @@ impl RunRows {
             observed_rewind_generation: run.observed_rewind_generation,
             rewind: rewind_result(run)?,
             fork: fork(run),
+            is_external: run.external,
             counters: run.counters(),
             observed_reset_generation: run.observed_reset_generation,
             reset_attempt: run.reset_attempt,

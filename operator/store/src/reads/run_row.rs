@@ -132,6 +132,7 @@ table! {
         fork_space: Option<String>,
         fork_key: Option<String>,
         fork_seq: Option<i64>,
+        external: bool,
     }
 }
 

@@ -13,9 +13,9 @@ use crate::fork;
 use crate::texts::cipher_if_any;
 use crate::transitions::{
     AcknowledgeCancel, Announce, AnswerWait, Attach, EndAttempt, ForgiveEnd, ParkUnattended, PutRevision,
-    RecordIdentity, RecordPod, RecordScheduled, RefuseDecision, RefuseUse, RequestCancel, RequestRewind,
-    ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend, TimeOutWait,
-    held_object,
+    RecordIdentity, RecordPod, RecordScheduled, RecordStarted, RefuseDecision, RefuseUse, RequestCancel,
+    RequestRewind, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend,
+    TimeOutWait, held_object,
 };
 use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
@@ -73,6 +73,10 @@ impl Operator for Sqlite {
 
     async fn record_scheduled(&self, run: RunId, attempt: i32, node: &str) -> Result<Recorded> {
         self.transition(run, RecordScheduled { attempt, node: node.to_owned() }).await
+    }
+
+    async fn record_started(&self, run: RunId, attempt: i32) -> Result<Recorded> {
+        self.transition(run, RecordStarted { attempt }).await
     }
 
     async fn record_identity(&self, run: RunId, attempt: i32, identity: &Identity) -> Result<Recorded> {

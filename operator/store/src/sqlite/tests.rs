@@ -40,6 +40,7 @@ fn new_run() -> NewRun {
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: Deadlines {
             heartbeat_ms: 60_000,
             start_ms: 60_000,

@@ -32,7 +32,9 @@ impl Attach {
     /// The checks, in the order of [`dalsegno_model::Store::attach`].
     fn admit(&self, run: &RunRow) -> Admission {
         let state = run.attempt_state.0;
-        let refused = if run.pod_uid.as_ref() != Some(&self.pod_uid) {
+        let refused = if run.external {
+            Attached::External
+        } else if run.pod_uid.as_ref() != Some(&self.pod_uid) {
             if state == AttemptState::Reserved { Attached::NotRecorded } else { Attached::Fenced }
         } else if run.lifecycle.0 == Lifecycle::Finished {
             Attached::Finished

@@ -43,7 +43,10 @@ pub(crate) fn next_create_step(found: &FoundRuns, new: &NewRun) -> DbResult<Crea
     let Some(RunRows { run: prior, .. }) = found.runs.first() else { return Ok(CreateStep::Create) };
     Ok(match new.on_prior {
         OnPrior::Ignore => CreateStep::Replace(prior.id),
-        OnPrior::Adopt if prior.tenant == new.tenant => CreateStep::Adopt(prior.id),
+        // Nothing fences the worker of a run with checkpoints of its own, so no other run takes its place.
+        OnPrior::Adopt if prior.tenant == new.tenant && !prior.external && !new.is_external => {
+            CreateStep::Adopt(prior.id)
+        }
         OnPrior::Hold | OnPrior::Adopt => CreateStep::Answer(Created::Prior(PriorRun {
             id: prior.id,
             object_uid: prior.object_uid.clone(),
@@ -260,5 +263,6 @@ fn empty(now: i64, new: &NewRun) -> RunRow {
         fork_space: None,
         fork_key: None,
         fork_seq: None,
+        external: new.is_external,
     }
 }

@@ -28,7 +28,7 @@ fn end(change: &mut Change, ending: &Ending, message: &str) -> DbResult<Option<C
     if run.attempt_state.0 == AttemptState::Ended {
         return Ok(None);
     }
-    let progress = has_progress(run);
+    let progress = has_progress(run, change.now());
     let class = resolve(ending.class, progress);
     let active = run.active_ms_at(change.now());
     let (now, turn, lease) = (change.now(), run.head_turn.unwrap_or_default(), run.lease_renewed_at);
@@ -200,9 +200,17 @@ pub(crate) fn finish_detail(run: &RunRow, finish: &NewFinish) -> Json {
     json!({ "attempt": run.attempt, "outcome": finish.outcome, "reason": text(&finish.reason) })
 }
 
-/// Whether the current attempt made progress: it reached a new highest turn, or completed a call.
-fn has_progress(run: &RunRow) -> bool {
-    run.highest_turn > run.attempt_turn || run.completed_calls > run.attempt_completed
+/// How long a worker without checkpoints in the store must have run to count as progress, as the kubelet forgets the crashes
+/// of a container that has run for 10 minutes.
+const PROGRESS_BY_TIME_MS: i64 = 600_000;
+
+/// Whether the current attempt made progress: it reached a new highest turn, or completed a call. An agent with
+/// checkpoints of its own shows neither, so the time that its worker ran counts.
+fn has_progress(run: &RunRow, now: i64) -> bool {
+    let ran_long = || run.attached_at.is_some_and(|at| now - at >= PROGRESS_BY_TIME_MS);
+    run.highest_turn > run.attempt_turn
+        || run.completed_calls > run.attempt_completed
+        || (run.external && ran_long())
 }
 
 /// The class that an end is counted as, once its progress is known.

@@ -51,6 +51,7 @@ pub fn new_run() -> NewRun {
         reset_generation: 0,
         rewind_generation: 0,
         is_fork: false,
+        is_external: false,
         deadlines: LONG_DEADLINES,
         on_prior: OnPrior::Hold,
     }

@@ -19,6 +19,7 @@ mod deadlines;
 mod deletion;
 mod engines;
 mod events;
+mod external;
 mod fenced_workers;
 mod finish;
 mod forgiven;

@@ -97,6 +97,21 @@ proptest! {
     }
 
     #[test]
+    fn an_attempt_that_nothing_fences_ends_only_with_its_pod(given in strategies::given()) {
+        let given = given.external();
+        let attempt = &given.row.attempt;
+        let pod = attempt.pod_uid.as_deref().and_then(|uid| given.seen.pod(uid));
+        let never_runs = |it: &ObservedPod| {
+            let has_node = it.pod.spec.as_ref().is_some_and(|it| it.node_name.is_some());
+            it.pod.metadata.deletion_timestamp.is_some() && !has_node
+        };
+        let may_run = |it: &ObservedPod| !it.gone && !pod::worker_has_ended(&it.pod) && !never_runs(it);
+        let has_pod = matches!(attempt.state, AttemptState::Created | AttemptState::Attached);
+        let ends = given.decide().effects.iter().any(|it| matches!(it, Effect::EndAttempt { .. }));
+        prop_assert!(!(ends && has_pod && pod.is_some_and(may_run)), "{:?}", descriptions(&given.decide()));
+    }
+
+    #[test]
     fn an_unavailable_or_inconsistent_store_has_no_effects(given in strategies::given()) {
         let decision = given.decide();
         let known = matches!(given.seen.store, ObservedStore::Found(_));

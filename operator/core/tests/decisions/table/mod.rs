@@ -13,6 +13,7 @@ mod create_run;
 mod deadlines;
 mod events;
 mod evidence;
+mod external;
 mod finished;
 mod forks;
 mod holds;

@@ -65,6 +65,21 @@ fn a_completed_call_is_progress_too() {
 }
 
 #[test]
+fn the_time_that_a_worker_ran_is_progress_if_the_store_has_none_of_its_checkpoints() {
+    let ran = |is_external: bool, ms: i64| {
+        let rows = changed(with_attempt(AttemptState::Attached), |run| {
+            (run.external, run.attached_at) = (is_external, Some(NOW - ms));
+            run.attempts_without_progress = 5;
+        });
+        decide(&end(Class::Crash, NextStep::Nothing), &rows).answer.counters
+    };
+    assert_eq!(ran(true, 599_999).attempts_without_progress, 6);
+    let after = ran(true, 600_000);
+    assert_eq!((after.attempts_without_progress, after.recovery_attempts), (0, 1));
+    assert_eq!(ran(false, 600_000).attempts_without_progress, 6, "other workers must commit");
+}
+
+#[test]
 fn an_end_fences_the_run_and_leaves_its_started_calls_unsettled() {
     let mut rows = attached();
     rows.started = [(Policy::Ask, 2), (Policy::ReadOnly, 1)].into();

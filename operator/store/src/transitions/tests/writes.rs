@@ -35,6 +35,12 @@ fn each_fact_about_an_attempt_sets_only_its_own_columns() {
     let write = decide(&node, &reserved()).write;
     assert_eq!(parts(&write), (vec!["scheduled_at"], vec!["node", "scheduled_at"], vec![]));
 
+    let created = changed(with_attempt(AttemptState::Created), |run| run.external = true);
+    let write = decide(&RecordStarted { attempt: 1 }, &created).write;
+    let expected =
+        (with_audit(&["attempt_state", "attached_at"]), vec!["state", "attached_at"], vec![kind::STARTED]);
+    assert_eq!(parts(&write), expected);
+
     let image = RecordIdentity { attempt: 1, identity: identity() };
     let write = decide(&image, &reserved()).write;
     let attempt = vec!["image_digest", "image_in_registry", "agent_version", "verdict", "remark"];

@@ -1,0 +1,112 @@
+//! An attempt with a pod, of an agent that keeps its own checkpoints. The worker is stopped by deleting its pod, and the
+//! attempt ends once that is confirmed.
+
+use dalsegno_crds::Cause;
+use dalsegno_model::{AttemptState, Class, NextStep, RunRecord, Verdict};
+
+use super::finish::{cancelled, succeeded};
+use super::plan::{Context, Plan, RECHECK_INTERVAL};
+use super::start;
+use super::supervise::supervise_pod;
+use crate::avoided_nodes;
+use crate::decision::Effect;
+use crate::end::End;
+use crate::external::{self, ConfirmedEnd, Silence};
+use crate::observed::ObservedPod;
+use crate::pod;
+use crate::run_stage::RunStage;
+
+pub(super) fn plan(ctx: &Context<'_>) -> Plan {
+    let Context { observed, row, .. } = *ctx;
+    let seen = row.attempt.pod_uid.as_deref().and_then(|uid| observed.pod(uid));
+    let has_started = seen.is_some_and(|it| pod::worker_has_started(&it.pod));
+    if has_started && row.attempt.state == AttemptState::Created {
+        return Plan::act(Effect::RecordStarted { run: row.id, attempt: row.attempt.number });
+    }
+    match (external::confirmed_end(row, seen, observed.node), seen) {
+        (Some(end), seen) => ended(ctx, seen, end),
+        (None, Some(seen)) => supervise(ctx, seen),
+        // Never reached: an attempt whose pod was not seen has ended.
+        (None, None) => Plan::wait(RunStage::Running),
+    }
+}
+
+fn ended(ctx: &Context<'_>, seen: Option<&ObservedPod>, end: ConfirmedEnd) -> Plan {
+    let row = ctx.row;
+    let end = match end {
+        ConfirmedEnd::Succeeded => return succeeded(row),
+        ConfirmedEnd::Ended(end) => end,
+    };
+    if row.cancel.is_some() {
+        return cancelled(row, &format!("and its worker has ended: {}: {}", end.cause, end.message));
+    }
+    if end.cause == Cause::StartFailed {
+        return start::end_failed_start(ctx, end);
+    }
+    let Some(seen) = seen.filter(|_| end.cause == Cause::Deleted) else {
+        return Plan::end(row, end, NextStep::Reserve);
+    };
+    // The operator may have deleted the pod for a reason of its own.
+    if let Some(why) = reason_to_stop(row, seen) {
+        return Plan::end(row, why, NextStep::Reserve);
+    }
+    let replaced = start::replace_pod(ctx, seen, Plan::wait(RunStage::Running));
+    if replaced.effects.is_empty() { Plan::end(row, end, NextStep::Reserve) } else { replaced }
+}
+
+fn supervise(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
+    let plan = supervise_pod(ctx, seen);
+    match plan.effects.first() {
+        // The pod must go first: an attempt never ends before its pod.
+        Some(Effect::EndAttempt { .. }) => return stop(ctx, seen),
+        Some(_) => return plan,
+        None => {}
+    }
+    if ctx.row.cancel.is_some() || reason_to_stop(ctx.row, seen).is_some() {
+        return stop(ctx, seen);
+    }
+    with_holds(ctx, seen, plan)
+}
+
+/// Deletes the pod, and waits until its end is confirmed.
+fn stop(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
+    let stage = match ctx.row.attempt.state {
+        AttemptState::Attached => RunStage::Running,
+        _ => RunStage::of_starting_pod(seen),
+    };
+    let plan = with_holds(ctx, seen, Plan::wait(stage));
+    let is_deleted = seen.pod.metadata.deletion_timestamp.is_some();
+    let delete = Effect::StopWorker { name: seen.name().to_owned(), uid: seen.uid().to_owned() };
+    Plan { effects: if is_deleted { Vec::new() } else { vec![delete] }, ..plan }
+}
+
+/// The same plan, or a hold if a person must look at the pod or at the spec. The worker is left alone.
+fn with_holds(ctx: &Context<'_>, seen: &ObservedPod, plan: Plan) -> Plan {
+    let Context { run, observed, row, now, .. } = *ctx;
+    let plan = match external::silence(seen, observed.node, now) {
+        Silence::Long(hold) => return Plan::hold(hold).requeue_after(RECHECK_INTERVAL),
+        Silence::Short(left) => plan.requeue_at_latest(left),
+        Silence::None => plan,
+    };
+    match external::unsupported(run, observed, Some(row)) {
+        Some(hold) => Plan { stage: RunStage::Held(hold), ..plan },
+        None => plan,
+    }
+}
+
+/// Why the operator stops the worker of a run that goes on later. A cancel ends the run instead.
+fn reason_to_stop(row: &RunRecord, seen: &ObservedPod) -> Option<End> {
+    let identity = row.attempt.identity.as_ref().filter(|it| it.verdict == Verdict::Refused);
+    let neutral = |cause, message: &str| Some(End::new(cause, Class::Neutral, message));
+    if row.suspend.is_some() {
+        neutral(Cause::Suspended, "the run was suspended, and its pod was deleted")
+    } else if row.is_limit_reached() {
+        neutral(Cause::LimitReached, "a limit of the run was reached, and its pod was deleted")
+    } else if let Some(identity) = identity {
+        neutral(Cause::VersionIncompatible, &identity.remark)
+    } else if avoided_nodes::pending_until(&seen.pod).is_some_and(|until| until <= row.now) {
+        neutral(Cause::NoOtherNode, avoided_nodes::NO_OTHER_NODE)
+    } else {
+        None
+    }
+}

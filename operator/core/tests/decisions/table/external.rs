@@ -1,0 +1,438 @@
+//! Agents that keep their own checkpoints: an attempt ends only with its pod.
+
+use dalsegno_core::Rule;
+use dalsegno_crds::ConditionType::{
+    CheckpointAvailable, Finished, Held, Ready, Rewound, Stalled, Suspended, WorkerReady,
+};
+use dalsegno_crds::{Cause, Reason, Summary};
+use dalsegno_model::{AvailableTurns, Class, RewindRefusal, RewindResult, RunOutcome};
+use serde_json::json;
+
+use crate::fixtures::{
+    Case, Expect, Given, case, check_all, crashed, digest, disrupted, expect_effect, expect_end,
+    expect_finish, expect_status, pod, run,
+};
+
+#[test]
+fn a_worker_of_an_external_agent_starts_and_ends_with_its_pod() {
+    check_all([starts(), ends(), recoveries()].into_iter().flatten().collect());
+}
+
+#[test]
+fn silence_ends_nothing_and_a_person_is_told() {
+    check_all(silences());
+}
+
+#[test]
+fn a_person_stops_an_external_worker_by_its_pod_and_the_attempt_ends_after_it() {
+    check_all([suspends(), cancels(), other_stops()].into_iter().flatten().collect());
+}
+
+#[test]
+fn what_external_does_not_support_is_refused() {
+    check_all(refusals());
+}
+
+/// The worker of attempt 3 runs.
+fn working() -> Given {
+    run().attached(3).pod(pod(3)).external()
+}
+
+/// The pod of attempt 3 is as given, and the worker has started.
+fn with(fixture: crate::fixtures::PodFixture) -> Given {
+    run().attached(3).pod(fixture).external()
+}
+
+fn running() -> Expect {
+    expect_status(Summary::Running, Reason::UnderControl)
+        .condition(WorkerReady, "True", Reason::Started)
+        .condition(CheckpointAvailable, "Unknown", Reason::KeptByAgent)
+        .condition(Ready, "True", Reason::UnderControl)
+        .condition(Held, "False", Reason::NotHeld)
+}
+
+fn held(reason: Reason) -> Expect {
+    expect_status(Summary::Held, reason).condition(Stalled, "True", reason)
+}
+
+fn succeeded(attempt: i32) -> Expect {
+    expect_finish(attempt, Cause::Finished, RunOutcome::Succeeded, Reason::Completed)
+        .follows(Rule::WorkerCompleted)
+}
+
+fn starts() -> Vec<Case> {
+    vec![
+        case(
+            "the run is created in the store as one whose worker does not attach",
+            run().external().not_in_store(),
+            expect_effect("create run, resetGeneration 0, external, prior runs: Hold"),
+        ),
+        case(
+            "the start of the worker is recorded, since it does not attach",
+            run().created(3).image_is('a').pod(pod(3)).external(),
+            expect_effect("record start of attempt 3"),
+        ),
+        case(
+            "a worker that has ended before anybody looked has started nevertheless",
+            run().created(3).image_is('a').pod(pod(3).terminated(1)).external(),
+            expect_effect("record start of attempt 3"),
+        ),
+        case("a worker that has started runs", working(), running()),
+        case(
+            "a worker runs for as long as it likes: no deadline of an attach, a heartbeat or a commit applies",
+            working().attached_ago(1_000_000).scheduled(1_000_000),
+            running(),
+        ),
+        case(
+            "a pod that waits for its image is not replaced",
+            run().created(3).scheduled(1_000_000).pod(pod(3).waiting("ContainerCreating", "")).external(),
+            expect_status(Summary::Starting, Reason::Starting),
+        ),
+    ]
+}
+
+fn ends() -> Vec<Case> {
+    vec![
+        case("an exit with 0 is success", with(pod(3).terminated(0)), succeeded(3)),
+        case(
+            "an exit with 0 of a worker that was asked to stop is none: many programs exit with 0 on SIGTERM",
+            with(pod(3).terminated(0).deleted(20)),
+            expect_end(3, Cause::Deleted, Class::Disruption),
+        ),
+        case(
+            "an exit with 0 before the deletion of the pod is success",
+            with(pod(3).terminated(0).finished(60).deleted(5)),
+            succeeded(3),
+        ),
+        case(
+            "an exit with 0 of an evicted worker is a disruption",
+            with(pod(3).terminated(0).disrupted("EvictionByEvictionAPI", 20)),
+            expect_end(3, Cause::Evicted, Class::Disruption),
+        ),
+        case(
+            "another exit is a crash",
+            with(pod(3).terminated(1)),
+            expect_end(3, Cause::ExitedWithError, Class::Crash),
+        ),
+        case(
+            "a worker may say that another attempt is useless",
+            with(pod(3).terminated(1).message(r#"{"dalsegno":1,"class":"fatal","message":"no such file"}"#)),
+            expect_end(3, Cause::WorkerFatal, Class::Crash),
+        ),
+        case(
+            "the kernel kills a worker at its memory limit",
+            with(pod(3).oom()),
+            expect_end(3, Cause::OOMKilled, Class::Crash),
+        ),
+        case(
+            "a crash while no gateway was there is charged: the worker does not need one",
+            with(pod(3).terminated(1)).last_beat(60),
+            expect_end(3, Cause::ExitedWithError, Class::Crash),
+        ),
+        case(
+            "the Node was deleted, and the API server ended the pod",
+            with(pod(3).disrupted("DeletionByPodGC", 5).phase("Failed")).node_not_ready(300),
+            expect_end(3, Cause::NodeLost, Class::Disruption),
+        ),
+        case(
+            "a pod that is gone has ended: its finalizer is removed only after its end, or by a person",
+            with(pod(3).gone()),
+            expect_end(3, Cause::PodVanished, Class::Disruption),
+        ),
+        case(
+            "a pod that was deleted before it had a node never runs",
+            run().created(3).no_node_yet().pod(pod(3).unscheduled("no node").deleted(5)).external(),
+            expect_end(3, Cause::Deleted, Class::Disruption),
+        ),
+    ]
+}
+
+fn recoveries() -> Vec<Case> {
+    let reserved = || run().reserved(4).external();
+    vec![
+        case(
+            "the next pod is created after a disruption",
+            reserved().disruptions(1, 1).after(disrupted(3, Cause::Evicted)),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "the last pod is let go once its end is recorded",
+            run()
+                .attached(4)
+                .after(disrupted(3, Cause::Evicted))
+                .pod(pod(3).terminated(143).deleted(20))
+                .pod(pod(4))
+                .external(),
+            running().releases_pod("triage-3"),
+        ),
+        case(
+            "a loop of crashes holds the run",
+            reserved().crashes(3, 3).after(crashed(3, Cause::ExitedWithError).exit_code(1)),
+            held(Reason::RecoveryLoop)
+                .message_contains("3 attempts in a row made no progress; attempt 3 ended: "),
+        ),
+        case(
+            "the pod of a run that has ended is let go and kept for its log",
+            {
+                let given = run().attached(3).pod(pod(3).terminated(0)).external();
+                given.ended_by_operator(RunOutcome::Succeeded, 5)
+            },
+            expect_status(Summary::Succeeded, Reason::Completed)
+                .condition(Finished, "True", Reason::Completed)
+                .releases_pod("triage-3"),
+        ),
+        case(
+            "the version that ran before is pinned, since it wrote the checkpoints",
+            {
+                let given = reserved().image(&crate::fixtures::image_by_digest('b')).external();
+                let stored = run().document();
+                let past = crashed(3, Cause::ExitedWithError).exit_code(1).ago(1_000);
+                given
+                    .template_stored(&stored)
+                    .crashes(1, 1)
+                    .after(past.attached(1_100).used_template(&stored.hash(), 'a'))
+            },
+            expect_effect("create triage-4, pinned"),
+        ),
+        case(
+            "or the run is held, if the policy says so",
+            {
+                let given =
+                    reserved().image(&crate::fixtures::image_by_digest('b')).external().on_mismatch("Block");
+                let past = crashed(3, Cause::ExitedWithError).exit_code(1).ago(1_000);
+                given.crashes(1, 1).after(past.attached(1_100).used_template("sha256:old", 'a'))
+            },
+            held(Reason::VersionBlocked)
+                .message_contains(format!("attempt 3 had agent version {}", digest('a'))),
+        ),
+    ]
+}
+
+fn silences() -> Vec<Case> {
+    let told = || {
+        held(Reason::EndNotConfirmed)
+            .condition(WorkerReady, "Unknown", Reason::EndNotConfirmed)
+            .message_contains("the node n1 has not been Ready since 2026-11-20T11:50:00Z")
+            .message_contains("delete the Node")
+    };
+    vec![
+        case(
+            "a node that has just fallen silent ends nothing, and is looked at again",
+            working().node_not_ready(20),
+            running().requeue_after(40),
+        ),
+        case(
+            "a node that stays silent ends nothing either: a person is told",
+            working().node_not_ready(600),
+            told(),
+        ),
+        case(
+            "Kubernetes deletes the pods of a silent node, and that confirms nothing",
+            with(pod(3).disrupted("DeletionByTaintManager", 300).deleted(300)).node_not_ready(600),
+            told(),
+        ),
+        case("also if most of the zone is silent", working().node_not_ready(600).zone_lost(), told()),
+        case(
+            "a suspend waits for a silent node too",
+            working().suspended().suspend(300, None).node_not_ready(600),
+            told()
+                .condition(Suspended, "False", Reason::Held)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
+        ),
+        case(
+            "a pod that does not end, on a Ready node",
+            with(pod(3).deleted(300)),
+            held(Reason::EndNotConfirmed)
+                .message_contains("the pod triage-3 should have ended by 2026-11-20T11:55:30Z"),
+        ),
+        case("a pod that takes its time to end", with(pod(3).deleted(20)), running().requeue_after(70)),
+        case("a node that is Ready again", working().node_ready(5), running()),
+        case(
+            "a pod that waits on a silent node is not replaced",
+            run().created(3).pod(pod(3).waiting("ContainerCreating", "")).external().node_not_ready(600),
+            told(),
+        ),
+    ]
+}
+
+fn suspends() -> Vec<Case> {
+    let asked = |given: Given| given.suspended().suspend(5, None);
+    vec![
+        case(
+            "a suspend deletes the pod",
+            asked(working()),
+            expect_status(Summary::Running, Reason::Suspending)
+                .condition(Suspended, "False", Reason::Suspending)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
+        ),
+        case(
+            "and waits for its end",
+            asked(with(pod(3).deleted(5))),
+            expect_status(Summary::Running, Reason::Suspending),
+        ),
+        case(
+            "the attempt ends after the pod, and is not charged",
+            asked(with(pod(3).terminated(143).deleted(20))),
+            expect_end(3, Cause::Suspended, Class::Neutral),
+        ),
+        case(
+            "a worker that has just done its task has succeeded",
+            asked(with(pod(3).terminated(0))),
+            succeeded(3),
+        ),
+        case(
+            "a worker that has just crashed has crashed",
+            asked(with(pod(3).terminated(1))),
+            expect_end(3, Cause::ExitedWithError, Class::Crash),
+        ),
+        case(
+            "a pod without a worker is deleted as well",
+            asked(run().created(3).pod(pod(3).waiting("ContainerCreating", "")).external()),
+            expect_status(Summary::Starting, Reason::Starting)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
+        ),
+        case(
+            "a suspend that is lifted before the pod has ended starts no second pod",
+            with(pod(3).deleted(5)),
+            running(),
+        ),
+        case(
+            "a suspended run has no pod",
+            run().reserved(4).external().suspended().suspend(60, None),
+            expect_status(Summary::Suspended, Reason::Suspended).condition(
+                Suspended,
+                "True",
+                Reason::Suspended,
+            ),
+        ),
+    ]
+}
+
+fn cancels() -> Vec<Case> {
+    let asked = |given: Given| given.cancelled().cancel(5, None);
+    vec![
+        case(
+            "a cancel deletes the pod at once",
+            asked(working()),
+            expect_status(Summary::Running, Reason::Cancelling)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
+        ),
+        case(
+            "and the run ends after it",
+            asked(with(pod(3).terminated(143).deleted(20))),
+            expect_finish(3, Cause::Cancelled, RunOutcome::Cancelled, Reason::Cancelled)
+                .follows(Rule::CancelCompleted),
+        ),
+        case(
+            "a cancel is not final before the pod has ended",
+            asked(with(pod(3).deleted(5))).cancel(600, None),
+            expect_status(Summary::Running, Reason::Cancelling),
+        ),
+        case(
+            "a worker that did its task before has succeeded",
+            asked(with(pod(3).terminated(0))),
+            succeeded(3),
+        ),
+    ]
+}
+
+fn other_stops() -> Vec<Case> {
+    let stopped = |given: Given| (given, running().deletes_pod("triage-3").follows(Rule::WorkerStopped));
+    let (limited, stops) = stopped(with(pod(3)).spec(json!({ "limits": { "activeSeconds": 10 } })));
+    let (refused, refuses) = stopped(with(pod(3)).refused_version());
+    vec![
+        case("the limit of active time deletes the pod", limited, stops),
+        case(
+            "and holds the run once the pod has ended",
+            with(pod(3).terminated(143).deleted(20)).spec(json!({ "limits": { "activeSeconds": 10 } })),
+            expect_end(3, Cause::LimitReached, Class::Neutral),
+        ),
+        case("a refused version is stopped", refused, refuses),
+        case(
+            "and ends with its pod",
+            with(pod(3).terminated(143).deleted(20)).refused_version(),
+            expect_end(3, Cause::VersionIncompatible, Class::Neutral),
+        ),
+        case(
+            "an edited template replaces a pod whose worker has not started, after its end",
+            run().created(3).made_from("sha256:old").pod(pod(3).waiting("ContainerCreating", "")).external(),
+            expect_status(Summary::Starting, Reason::Starting)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
+        ),
+        case(
+            "an edited template does not touch a worker that has started",
+            working().made_from("sha256:old"),
+            running(),
+        ),
+    ]
+}
+
+fn refusals() -> Vec<Case> {
+    let supported = |fields| run().reserved(1).external().spec(fields);
+    vec![
+        case(
+            "a field without an effect holds the run before it is created",
+            run().external().not_in_store().spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 30 } })),
+            held(Reason::NotSupported)
+                .message_contains("spec.liveness (the worker sends no heartbeats")
+                .condition(WorkerReady, "False", Reason::NoWorker),
+        ),
+        case(
+            "a limit of what the worker does not report",
+            supported(json!({ "limits": { "tokens": 5 } })),
+            held(Reason::NotSupported).message_contains("spec.limits.tokens"),
+        ),
+        case(
+            "a field of the definition's defaults",
+            run().reserved(1).external().defaults(json!({ "checkpoints": { "snapshotEvery": 5 } })),
+            held(Reason::NotSupported).message_contains("defaults.checkpoints"),
+        ),
+        case(
+            "a fork",
+            supported(json!({ "resumeFrom": { "runName": "other" } })),
+            held(Reason::NotSupported).message_contains("spec.resumeFrom"),
+        ),
+        case(
+            "an adoption",
+            supported(json!({ "onPriorRun": "Adopt" })),
+            held(Reason::NotSupported).message_contains("spec.onPriorRun: Adopt"),
+        ),
+        case(
+            "a value that is the built-in one is no promise",
+            supported(json!({ "recovery": { "onSameCheckpoint": "Retry", "onCorruptCheckpoint": "Hold" } })),
+            expect_effect("create triage-1"),
+        ),
+        case(
+            "a field that is added later leaves the worker alone",
+            working().spec(json!({ "fourEyes": true })),
+            held(Reason::NotSupported).condition(WorkerReady, "True", Reason::Started),
+        ),
+        case(
+            "a definition that was created again with another checkpointing",
+            {
+                let mut given = run().reserved(2);
+                given.row.is_external = true;
+                given
+            },
+            held(Reason::NotSupported).message_contains("the run began with checkpointing: External"),
+        ),
+        case(
+            "a rewind is refused by its own condition",
+            {
+                let mut given = working().spec(json!({ "rewind": { "generation": 1, "toTurn": 3 } }));
+                given.row.observed_rewind_generation = 1;
+                let refused = Some(RewindRefusal::TurnNotAvailable(AvailableTurns { first: 1, last: 0 }));
+                given.row.rewind = Some(RewindResult { generation: 1, to_turn: 3, refused });
+                given
+            },
+            running()
+                .condition(Rewound, "False", Reason::TurnNotAvailable)
+                .message_contains("the agent has checkpointing: External"),
+        ),
+    ]
+}
