@@ -15,6 +15,7 @@ pub mod memory;
 mod memory_items;
 pub mod messages;
 pub mod proposal;
+pub mod record_pages;
 pub mod records;
 pub mod seal;
 pub mod size;

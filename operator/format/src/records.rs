@@ -4,7 +4,8 @@
 //!
 //! Each change with an effect is a row of its own, so that a rewind can hide it. The records of a key are its rows
 //! that are not hidden, starting with the last `put`, or after the last `delete`. A change that is replaced before
-//! the next boundary is not stored, because no rewind can need it.
+//! the next boundary is not stored, because no rewind can need it. A `deletePrefix` is stored as a `delete` of each key
+//! that it empties.
 //!
 //! # Hashes
 //!
@@ -26,8 +27,8 @@
 
 use std::collections::BTreeMap;
 
-use dalsegno_model::{Digest, Error, RecordPage, RecordQuery, Result, redacted_json_error};
-use dalsegno_protocol::{Payload, Record, RecordOp};
+use dalsegno_model::{Digest, Error, Result, redacted_json_error};
+use dalsegno_protocol::{Payload, RecordOp};
 
 use crate::codec;
 use crate::fields::{Fields, FramedHasher};
@@ -37,11 +38,11 @@ use crate::seal::{AadContext, PayloadCipher, SHREDDED, is_sealed};
 /// A change as it is stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Name of the operation, as stored.
+    /// Name of the operation, as stored; [`DELETE_PREFIX`] is stored as a `delete` of each key that it empties.
     pub op: &'static str,
     /// Its space.
     pub space: String,
-    /// Its key.
+    /// Its key, or the prefix of its keys.
     pub key: String,
     /// Its entry id, if it is an `append`.
     pub entry_id: Option<String>,
@@ -52,10 +53,10 @@ pub struct Change {
 }
 
 /// A batch ready to be stored. It is folded: a key has at most one change that is not an `append`, and that change
-/// comes first.
+/// comes first. Prefixes to delete come before all keys.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// The changes to store, in the order of spaces and keys.
+    /// The changes to store: prefixes to delete, then the others in the order of spaces and keys.
     pub changes: Vec<Change>,
     /// The batch as received, with digests instead of values.
     pub batch: Vec<u8>,
@@ -79,27 +80,6 @@ pub fn link(before: Option<Digest>, batch: &Digest) -> Digest {
     hash.field(before.as_ref().map_or(&[], |before| before.as_slice()));
     hash.field(batch);
     hash.finish()
-}
-
-/// The smallest text greater than all texts with this prefix; `None` if there is none.
-pub fn after_prefix(prefix: &str) -> Option<String> {
-    let mut letters: Vec<char> = prefix.chars().collect();
-    while let Some(last) = letters.pop() {
-        // The range skips the surrogates, which are not characters.
-        if let Some(next) = (last..=char::MAX).nth(1) {
-            letters.push(next);
-            return Some(letters.into_iter().collect());
-        }
-    }
-    None
-}
-
-/// A page of these records, each with its number within its key. `found` is how many records were available.
-pub fn page(mut entries: Vec<(Record, i64)>, found: i64, query: &RecordQuery) -> RecordPage {
-    entries.truncate(query.limit as usize);
-    let last = entries.last().map(|(record, seq)| (record.key.clone(), *seq));
-    let next = last.filter(|_| (entries.len() as i64) < found);
-    RecordPage { records: entries.into_iter().map(|(record, _)| record).collect(), next }
 }
 
 const OPERATION: &str = "reading a record's value";
@@ -193,31 +173,63 @@ fn unframed<'b>(batch: &mut &'b [u8]) -> Option<&'b [u8]> {
 }
 
 /// The changes of a batch that are left after later changes of the same key have replaced earlier ones, each with the
-/// name of its stored operation.
+/// name of its stored operation. What came before a `deletePrefix` under its prefix is gone, so that can come first.
 fn fold(operations: &[RecordOp]) -> Vec<(&'static str, &RecordOp)> {
+    let mut prefixes: Vec<&RecordOp> = Vec::new();
     let mut keys: BTreeMap<(&str, &str), Vec<(&'static str, &RecordOp)>> = BTreeMap::new();
     for operation in operations {
-        let held = keys.entry(operation.space_and_key()).or_default();
-        match operation {
-            RecordOp::Put { .. } | RecordOp::Delete { .. } => *held = vec![(op_name(operation), operation)],
-            RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((op_name(operation), operation)),
-            // The key was deleted earlier in this batch, so it is absent.
-            RecordOp::PutIfAbsent { .. } if matches!(held[..], [(DELETE, _)]) => {
-                *held = vec![(PUT, operation)];
+        let place = operation.space_and_key();
+        if let RecordOp::DeletePrefix { .. } = operation {
+            keys.retain(|key, _| !starts_with(*key, place));
+            prefixes.retain(|other| !starts_with(other.space_and_key(), place));
+            if !prefixes.iter().any(|other| starts_with(place, other.space_and_key())) {
+                prefixes.push(operation);
             }
-            RecordOp::PutIfAbsent { .. } => {}
-            RecordOp::Append { entry_id, .. } => {
-                if held.iter().all(|(_, held)| held.entry().0 != Some(entry_id)) {
-                    held.push((op_name(operation), operation));
-                }
+            continue;
+        }
+        let is_emptied = || prefixes.iter().any(|prefix| starts_with(place, prefix.space_and_key()));
+        fold_key(keys.entry(place).or_default(), operation, is_emptied);
+    }
+    let prefixes = prefixes.into_iter().map(|operation| (DELETE_PREFIX, operation));
+    prefixes.chain(keys.into_values().flatten()).collect()
+}
+
+/// Adds a change to those of its key. `is_emptied`: whether the batch has deleted the key by a prefix.
+fn fold_key<'a>(
+    held: &mut Vec<(&'static str, &'a RecordOp)>,
+    operation: &'a RecordOp,
+    is_emptied: impl Fn() -> bool,
+) {
+    match operation {
+        RecordOp::Put { .. } | RecordOp::Delete { .. } | RecordOp::DeletePrefix { .. } => {
+            *held = vec![(op_name(operation), operation)];
+        }
+        // The key was deleted earlier in this batch, so it is absent.
+        RecordOp::PutIfAbsent { .. }
+            if matches!(held[..], [(DELETE, _)]) || held.is_empty() && is_emptied() =>
+        {
+            *held = vec![(PUT, operation)];
+        }
+        RecordOp::PutIfAbsent { .. } if held.is_empty() => held.push((op_name(operation), operation)),
+        RecordOp::PutIfAbsent { .. } => {}
+        RecordOp::Append { entry_id, .. } => {
+            if held.iter().all(|(_, held)| held.entry().0 != Some(entry_id)) {
+                held.push((op_name(operation), operation));
             }
         }
     }
-    keys.into_values().flatten().collect()
+}
+
+/// Whether a key, or a prefix of keys, starts with this prefix in this space.
+fn starts_with((space, key): (&str, &str), (of, prefix): (&str, &str)) -> bool {
+    space == of && key.starts_with(prefix)
 }
 
 const PUT: &str = "put";
 const DELETE: &str = "delete";
+
+/// Name of the operation that deletes all keys with a prefix.
+pub const DELETE_PREFIX: &str = "deletePrefix";
 
 fn op_name(operation: &RecordOp) -> &'static str {
     match operation {
@@ -225,6 +237,7 @@ fn op_name(operation: &RecordOp) -> &'static str {
         RecordOp::PutIfAbsent { .. } => "putIfAbsent",
         RecordOp::Append { .. } => "append",
         RecordOp::Delete { .. } => DELETE,
+        RecordOp::DeletePrefix { .. } => DELETE_PREFIX,
     }
 }
 

@@ -2,9 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a helper of tests may fail the test")]
 
 use dalsegno_format::header::sha256;
-use dalsegno_format::records::{BatchEntry, Changes, after_prefix, link, parse_batch, payload};
+use dalsegno_format::record_pages::{PageBounds, after_prefix};
+use dalsegno_format::records::{BatchEntry, Changes, link, parse_batch, payload};
 use dalsegno_format::seal::{AadContext, PayloadCipher};
-use dalsegno_protocol::{Payload, RawValue, RecordOp};
+use dalsegno_model::RecordQuery;
+use dalsegno_protocol::{Payload, RawValue, RecordOp, RecordOrder};
 
 const CONTEXT: AadContext<'static> = AadContext::Record("s", "k", None);
 
@@ -27,13 +29,15 @@ fn stored(value: Payload) -> Vec<u8> {
     Changes::of(&[put], &plain()).unwrap().changes.remove(0).value.unwrap()
 }
 
-/// `p1`: put 1 under k; `i`: putIfAbsent; `a`: append with that id; `d`: delete.
+/// `p1`: put 1 under k; `i`: putIfAbsent; `a`: append with that id; `d`: delete; `xk`: delete the prefix `k`.
 fn operation(short: &str) -> RecordOp {
-    let (space, key, value) = ("s".to_owned(), "k".to_owned(), json(&short[1..]));
+    let (space, key) = ("s".to_owned(), "k".to_owned());
+    let value = json(if short.starts_with('x') { "0" } else { &short[1..] });
     match &short[..1] {
         "p" => RecordOp::Put { space, key, value },
         "i" => RecordOp::PutIfAbsent { space, key, value },
         "a" => RecordOp::Append { space, key, entry_id: short[1..].to_owned(), value },
+        "x" => RecordOp::DeletePrefix { space, prefix: short[1..].to_owned() },
         _ => RecordOp::Delete { space, key },
     }
 }
@@ -55,6 +59,14 @@ fn a_batch_is_folded_per_key() {
         (&["d1", "i2"], &[("put", "2")]),
         (&["d1", "a1", "i2"], &[("delete", ""), ("append", "1")]),
         (&["i1", "a2", "d1", "a2"], &[("delete", ""), ("append", "2")]),
+        (&["p1", "xk"], &[("deletePrefix", "")]),
+        (&["p1", "xother"], &[("deletePrefix", ""), ("put", "1")]),
+        (&["p1", "xk", "a2"], &[("deletePrefix", ""), ("append", "2")]),
+        (&["a1", "xk", "i2", "a1"], &[("deletePrefix", ""), ("put", "2"), ("append", "1")]),
+        (&["xother", "i1"], &[("deletePrefix", ""), ("putIfAbsent", "1")]),
+        // One within another is done with it, in either order.
+        (&["xk", "xk/1"], &[("deletePrefix", "")]),
+        (&["xk/1", "xk"], &[("deletePrefix", "")]),
     ];
     for (batch, expected) in cases {
         let operations: Vec<_> = batch.iter().map(|short| operation(short)).collect();
@@ -121,16 +133,59 @@ fn a_value_is_stored_as_received() {
         if (media_type.as_str(), base64.as_str()) == ("image/png", "iVBORw0KGgo=")));
 }
 
+/// What comes before it under its prefix is not written, however the spaces and keys are ordered.
+#[test]
+fn a_prefix_to_delete_is_of_one_space() {
+    let put =
+        |space: &str, key: &str| RecordOp::Put { space: space.into(), key: key.into(), value: json("1") };
+    let delete = RecordOp::DeletePrefix { space: "s".into(), prefix: "a".into() };
+    let operations = [put("a", "ab"), put("s", "ab"), put("s", "b"), put("t", "ab"), delete, put("s", "ac")];
+    let changes = Changes::of(&operations, &plain()).unwrap().changes;
+    let left: Vec<_> = changes.iter().map(|change| (change.op, &*change.space, &*change.key)).collect();
+    assert_eq!(
+        left,
+        [
+            ("deletePrefix", "s", "a"),
+            ("put", "a", "ab"),
+            ("put", "s", "ac"),
+            ("put", "s", "b"),
+            ("put", "t", "ab")
+        ]
+    );
+}
+
 #[test]
 fn a_prefix_ends_before_the_next_text_of_its_length() {
-    for (prefix, after) in [
-        ("", None),
-        ("a", Some("b")),
-        ("thread/", Some("thread0")),
-        ("\u{d7ff}", Some("\u{e000}")),
-        ("a\u{10ffff}", Some("b")),
-        ("\u{10ffff}", None),
-    ] {
-        assert_eq!(after_prefix(prefix).as_deref(), after, "{prefix:?}");
+    for (prefix, after) in
+        [("a", "b"), ("thread/", "thread0"), ("\u{d7ff}", "\u{e000}"), ("a\u{10ffff}", "b")]
+    {
+        assert_eq!(after_prefix(prefix), after, "{prefix:?}");
     }
+    let longest = "\u{10ffff}".repeat(128);
+    for prefix in ["", "\u{10ffff}"] {
+        assert!(after_prefix(prefix) > longest, "{prefix:?}: no key of 512 bytes is greater");
+    }
+}
+
+#[test]
+fn a_page_begins_after_the_one_before_and_stays_within_its_prefix() {
+    let bounds = |order, after: Option<(&str, i64)>| {
+        let after = after.map(|(key, seq)| (key.to_owned(), seq));
+        let query = RecordQuery { prefix: "m".into(), order, after, ..RecordQuery::default() };
+        let PageBounds { first, end, seq } = PageBounds::of(&query);
+        (first, end, seq)
+    };
+    let of = |first: &str, end: &str, seq| (first.to_owned(), end.to_owned(), seq);
+    for (order, after, expected) in [
+        (RecordOrder::Asc, None, of("m", "n", 0)),
+        (RecordOrder::Asc, Some(("mm", 3)), of("mm", "n", 3)),
+        (RecordOrder::Asc, Some(("a", 3)), of("m", "n", 0)),
+        (RecordOrder::Desc, None, of("m", "n", 0)),
+        (RecordOrder::Desc, Some(("mm", 3)), of("m", "mm", 3)),
+        (RecordOrder::Desc, Some(("z", 3)), of("m", "n", 0)),
+    ] {
+        assert_eq!(bounds(order, after), expected, "{order:?} {after:?}");
+    }
+    let PageBounds { first, end, seq } = PageBounds::of_key("k", 7);
+    assert!(first == "k" && *"k" < *end && *end < *"k\u{1}" && seq == 7, "{end:?}");
 }

@@ -102,13 +102,19 @@ impl FromRequestParts<Gateway> for Worker {
     }
 }
 
+impl Reader {
+    /// A worker that reads its own run.
+    pub(crate) fn of_worker(Worker { run, capability, _call }: Worker) -> Self {
+        Self { run, capability: Some(capability), owner: LimitOwner::Run(run), _call }
+    }
+}
+
 impl FromRequestParts<Gateway> for Reader {
     type Rejection = ApiProblem;
 
     async fn from_request_parts(parts: &mut Parts, gateway: &Gateway) -> Result<Self, ApiProblem> {
         if parts.uri.path().starts_with(RUNS) {
-            let Worker { run, capability, _call } = Worker::from_request_parts(parts, gateway).await?;
-            return Ok(Self { run, capability: Some(capability), owner: LimitOwner::Run(run), _call });
+            return Ok(Self::of_worker(Worker::from_request_parts(parts, gateway).await?));
         }
         let Caller { user, run, audit_id: _, owner, call } =
             Caller::authenticate(parts, gateway, Verb::Get).await?;

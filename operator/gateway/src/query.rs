@@ -44,6 +44,22 @@ impl Query {
         }
     }
 
+    /// Removes a parameter that is one of these words, and returns what the word stands for.
+    pub(crate) fn take_word<T: Copy>(
+        &mut self,
+        name: &str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, ApiProblem> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        match words.iter().find(|(word, _)| *word == text) {
+            Some((_, value)) => Ok(Some(*value)),
+            None => {
+                let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+                Err(ApiProblem::invalid(format!("`{name}` must be {}", words.join(" or "))))
+            }
+        }
+    }
+
     /// Removes `limit`: the number of items in a page, at most [`Limits::PAGE`].
     pub(crate) fn take_limit(&mut self) -> Result<u32, ApiProblem> {
         let limit = self.take_number("limit", 1)?.unwrap_or(i64::from(Limits::PAGE));

@@ -66,6 +66,7 @@ fn route_table() -> Vec<Route> {
             user: Some(get(records::list)),
             ..worker("records", "records", post(records::write).get(records::list))
         },
+        worker("read-records", "records/read", post(records::read)),
         user("messages", post(messages::send).get(messages::list)),
         user("proposal", get(proposal::proposal)),
         user("audit", get(audit::audit)),

@@ -140,6 +140,9 @@ pub(crate) fn check_claim(request: &ClaimRequest) -> Checked {
     if let Some(approval) = &request.approval {
         TextField { label: "`approval`", text: approval }.check_chars(Limits::NAME_CHARS)?;
     }
+    if let Some(tool) = &request.tool {
+        TextField { label: "`tool`", text: tool }.check_short()?;
+    }
     match &request.key {
         Some(key) => TextField { label: "`key`", text: key }.check_chars(Limits::KEY_CHARS),
         None => Ok(()),
@@ -294,13 +297,33 @@ pub(crate) fn check_records(operations: &[RecordOp]) -> Checked {
     for operation in operations {
         let (space, key) = operation.space_and_key();
         let (entry_id, value) = operation.entry();
+        let label = match operation {
+            RecordOp::DeletePrefix { .. } => "the `prefix` of records",
+            _ => "a record's `key`",
+        };
         TextField { label: "a record's `space`", text: space }.check_record_name()?;
-        TextField { label: "a record's `key`", text: key }.check_record_name()?;
+        TextField { label, text: key }.check_record_name()?;
         if let Some(entry_id) = entry_id {
             TextField { label: "a record's `entryId`", text: entry_id }.check_record_name()?;
         }
         if let Some(value) = value {
             check_record_value(key, value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks the keys whose records a worker reads.
+pub(crate) fn check_record_keys(space: &str, keys: &[String]) -> Checked {
+    TextField { label: "`space`", text: space }.check_record_name()?;
+    if keys.is_empty() {
+        return invalid("`keys` is empty: there is nothing to read");
+    }
+    let mut seen = BTreeSet::new();
+    for key in keys {
+        TextField { label: "a key in `keys`", text: key }.check_record_name()?;
+        if !seen.insert(key) {
+            return invalid(format!("`keys` names {key:?} twice"));
         }
     }
     Ok(())
@@ -325,7 +348,8 @@ fn check_record_value(key: &str, value: &Payload) -> Checked {
     ))
 }
 
-fn check_usage(usage: &Usage) -> Checked {
+/// Checks the usage of a boundary or a call.
+pub(crate) fn check_usage(usage: &Usage) -> Checked {
     let Usage { tokens_in, tokens_out, tool_calls, cost_micro_usd } = *usage;
     let amounts = [
         ("tokensIn", tokens_in),
@@ -336,7 +360,7 @@ fn check_usage(usage: &Usage) -> Checked {
     match amounts.into_iter().find(|(_, amount)| !(0..=Limits::USAGE).contains(amount)) {
         None => Ok(()),
         Some((field, amount)) => invalid(format!(
-            "`usage.{field}` is {amount}; it is what this boundary alone used, from 0 to {}",
+            "`usage.{field}` is {amount}; it is what this boundary or this call alone used, from 0 to {}",
             Limits::USAGE
         )),
     }

@@ -1,6 +1,6 @@
 //! Records and events: data that SDKs store and read in addition to the state.
 
-use dalsegno_protocol::{Event, Record, RecordOp};
+use dalsegno_protocol::{Event, Record, RecordOp, RecordOrder};
 use uuid::Uuid;
 
 use crate::{Digest, RunId};
@@ -39,37 +39,54 @@ pub enum Written {
     NotFound,
 }
 
-/// Which records to read.
+/// Which records to read, or which keys.
 #[derive(Clone, Debug, Default)]
 pub struct RecordQuery {
     /// The space.
     pub space: String,
     /// The prefix of the keys.
     pub prefix: String,
+    /// The order.
+    pub order: RecordOrder,
     /// The last record of the page before: its key, and its number within the key.
     pub after: Option<(String, i64)>,
-    /// The most records to return.
+    /// The most records, or keys, to return.
     pub limit: u32,
-    /// The page ends early once its values have this many bytes. It contains at least one record.
+    /// The page ends early once its values have this many bytes. It contains at least one record. Keys have no values.
     pub bytes: usize,
 }
 
-impl RecordQuery {
-    /// The position after which the page starts. Numbers within a key start at 1, and the prefix itself is the
-    /// smallest key that starts with it.
-    pub fn begin(&self) -> (&str, i64) {
-        let first = (self.prefix.as_str(), 0);
-        self.after.as_ref().map_or(first, |(key, boundary_id)| first.max((key, *boundary_id)))
-    }
-}
-
-/// Records in the byte order of their keys, and within a key in the order in which they were added.
+/// Records in the order of the query.
 #[derive(Clone, Debug, Default)]
 pub struct RecordPage {
     /// The records.
     pub records: Vec<Record>,
     /// The position of the last record, if there may be more.
     pub next: Option<(String, i64)>,
+}
+
+/// Keys with entries, in the order of the query.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordKeyPage {
+    /// The keys, each once.
+    pub keys: Vec<String>,
+    /// The position of the last entry of the last key, if there are more keys.
+    pub next: Option<(String, i64)>,
+}
+
+/// Keys whose records to read.
+#[derive(Clone, Debug, Default)]
+pub struct RecordKeysQuery {
+    /// The space.
+    pub space: String,
+    /// The keys, each once.
+    pub keys: Vec<String>,
+    /// The number, within the first of these keys, of the last record of the page before; 0 if there is none.
+    pub after: i64,
+    /// The most records to return.
+    pub limit: u32,
+    /// The page ends early once its values have this many bytes. It contains at least one record.
+    pub bytes: usize,
 }
 
 /// Which events to read.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
-use dalsegno_format::records::{BatchEntry, link, parse_batch};
+use dalsegno_format::records::{BatchEntry, DELETE_PREFIX, link, parse_batch};
 use dalsegno_model::read_transaction::{RunHead, StoredBatch, StoredBoundary, StoredRecord};
 use dalsegno_model::{BoundaryId, Digest, RunId};
 use dalsegno_protocol::Boundary;
@@ -120,6 +120,9 @@ impl Records {
 
     fn apply(&mut self, boundary_id: BoundaryId, change: BatchEntry) {
         let BatchEntry { op, space, key, entry_id, value } = change;
+        if op == DELETE_PREFIX {
+            return self.delete_prefix(space, key);
+        }
         let expected = self.keys.entry((space, key)).or_default();
         let takes_effect = match op.as_str() {
             "putIfAbsent" => expected.entries.is_empty(),
@@ -131,6 +134,15 @@ impl Records {
         };
         if takes_effect {
             expected.entries.push_back(Entry { id: entry_id, boundary: boundary_id, value });
+        }
+    }
+
+    fn delete_prefix(&mut self, space: String, prefix: String) {
+        let is_within = |(of, key): &(String, String)| *of == space && key.starts_with(&prefix);
+        let from = self.keys.range((space.clone(), prefix.clone())..);
+        let emptied: Vec<_> = from.map(|(key, _)| key.clone()).take_while(is_within).collect();
+        for key in emptied {
+            self.keys.remove(&key);
         }
     }
 

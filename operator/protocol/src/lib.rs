@@ -77,15 +77,20 @@ pub const AUDIENCE: &str = "dalsegno";
 /// |---|---|
 /// | 1 | everything but the following |
 /// | 2 | `POST waits/{id}`, `GET waits/{id}`, `POST park`, `GET inbox`, and the fields that name waits and messages |
-pub const CONTRACT: i32 = 2;
+/// | 3 | `POST records/read`; `order` and `keysOnly` of `GET records`; the operation `deletePrefix`; `tool` of a claim; `usage` of `complete` |
+pub const CONTRACT: i32 = 3;
 
 /// The version of a gateway that does not say its version.
 pub const FIRST_CONTRACT: i32 = 1;
 
-/// The version that has the call with this path, relative to the run.
+/// The version that has the call with this path, relative to the run, and with the parameters in it. A body may need a
+/// later one ([`RecordOp::contract`], [`ClaimRequest::contract`], [`CompleteRequest::contract`]).
 pub fn contract_of(path: &str) -> i32 {
-    match path.split(['/', '?']).next() {
+    let (call, query) = path.split_once('?').unwrap_or((path, ""));
+    let mut names = query.split('&').filter_map(|pair| pair.split('=').next());
+    match call.split('/').next() {
         Some("waits" | "park" | "inbox") => 2,
+        Some("records") if call != "records" || names.any(|it| matches!(it, "order" | "keysOnly")) => 3,
         _ => FIRST_CONTRACT,
     }
 }
@@ -249,4 +254,28 @@ pub struct Flags {
     pub inbox: i64,
     /// Length of the lease that this call has renewed, in seconds. A lease applies only after the first heartbeat.
     pub lease_seconds: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_needs_the_version_that_has_it() {
+        for (path, version) in [
+            ("turns/1", 1),
+            ("calls/pay/claim", 1),
+            ("records", 1),
+            ("records?space=s&prefix=order", 1),
+            ("records?space=s&order=desc", 3),
+            ("records?space=s&keysOnly=true", 3),
+            ("records/read", 3),
+            ("waits/records", 2),
+            ("inbox?after=3", 2),
+            ("park", 2),
+        ] {
+            assert_eq!(contract_of(path), version, "{path}");
+        }
+        assert!(contract_of("records/read") <= CONTRACT);
+    }
 }

@@ -45,6 +45,7 @@ mod per_run_limiter;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod reads;
+mod record_statements;
 mod schema;
 mod snapshot;
 mod snapshot_io;

@@ -112,6 +112,8 @@ measure! {
         async fn check_boundaries(&self, run: RunId, after: Option<BoundaryId>) -> Result<Vec<BoundaryCheck>>;
         async fn run_ids(&self, after: RunId) -> Result<Vec<RunId>>;
         async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+        async fn read_record_keys(&self, run: RunId, query: &RecordQuery) -> Result<RecordKeyPage>;
+        async fn read_records_of(&self, run: RunId, query: &RecordKeysQuery) -> Result<RecordPage>;
         async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage>;
         async fn message_authors(&self, run: RunId) -> Result<Vec<String>>;
         async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage>;

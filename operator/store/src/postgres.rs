@@ -52,6 +52,7 @@ mod query;
 mod read;
 mod read_transaction;
 mod record_columns;
+mod record_reads;
 mod records;
 mod retention;
 mod row;

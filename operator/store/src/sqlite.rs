@@ -64,6 +64,7 @@ mod prune;
 mod purge;
 mod read;
 mod read_transaction;
+mod record_reads;
 mod records;
 mod reserve;
 mod retention;

@@ -107,11 +107,15 @@ impl Client {
         Ok(attached)
     }
 
-    /// Waits until every gateway has the call with this path. During a roll-out the next request may reach a gateway of the
-    /// version before, which would refuse it for good.
-    fn await_contract(&self, path: &str) -> Result<()> {
+    /// Whether every gateway had this version of the contract when this process attached last.
+    pub(crate) fn has_contract(&self, version: i32) -> bool {
+        self.contract.load(Ordering::Relaxed) >= version
+    }
+
+    /// Waits until every gateway has this version of the contract, which the request of this path needs. During a roll-out
+    /// the next request may reach a gateway of the version before, which would refuse it for good.
+    pub(crate) fn await_contract(&self, path: &str, needed: i32) -> Result<()> {
         let Some(instance) = self.instance.get() else { return Ok(()) };
-        let needed = contract_of(path);
         let mut is_logged = false;
         while self.contract.load(Ordering::Relaxed) < needed && self.attach(instance)?.contract < needed {
             if !is_logged {
@@ -149,7 +153,7 @@ impl Client {
             let problem = Problem::new(Code::TooLarge, detail);
             return Err(Error::Refused { path: loggable(path), problem });
         }
-        self.await_contract(path)?;
+        self.await_contract(path, contract_of(path))?;
         let connection = if path == "heartbeat" { &self.heartbeats } else { &self.turns };
         let request = Request { path, body, timeout };
         let mut delay = FIRST_DELAY;

@@ -61,7 +61,7 @@ pub use dalsegno_protocol::{
 };
 pub use error::{Divergence, Error, Result, ToolError};
 pub use inbox::UserTurn;
-pub use records::{RecordChanges, Records};
+pub use records::{RecordChanges, RecordKeys, Records};
 pub use run::Run;
 pub use space::{Item, Items, Space};
 pub use steps::Steps;

@@ -8,7 +8,7 @@ use std::sync::mpsc::Sender;
 
 use dalsegno_protocol::{
     AttachResponse, Boundary, Call, Channel, Code, CommitResponse, Decision, Finish, FinishRequest, Head,
-    Outcome, PLAIN, Payload, State, Warning,
+    Outcome, PLAIN, Payload, RecordOp, State, Warning,
 };
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
@@ -146,6 +146,7 @@ impl Run {
             Boundary::Plan => format!("turns/{turn}/plan"),
             Boundary::Result => format!("turns/{turn}"),
         };
+        self.client.await_contract(&path, RecordOp::contract_of(&request.records))?;
         let body = to_bytes(request)?;
         if matches!(request.outcome, Some(Outcome::Park(_))) {
             return self.commit_and_exit(&path, &body);

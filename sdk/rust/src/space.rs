@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::run::decode;
-use crate::{Error, RecordChanges, Records, Result, Run};
+use crate::{Error, RecordChanges, RecordKeys, Records, Result, Run};
 
 /// Bytes of a blob in one record: its base64, with both quotes, is below the 4 MiB that a record's value may have.
 const CHUNK_BYTES: usize = (3 << 20) - 3;
@@ -65,6 +65,14 @@ pub struct Items<'a, T> {
     value: PhantomData<fn() -> T>,
 }
 
+impl<T> Items<'_, T> {
+    /// The greatest key first, and of a key the latest entry: so a long thread is read from its end. To be called before
+    /// the first entry is read.
+    pub fn newest_first(self) -> Self {
+        Self { records: self.records.newest_first(), value: PhantomData }
+    }
+}
+
 impl<T: DeserializeOwned> Iterator for Items<'_, T> {
     type Item = Result<Item<T>>;
 
@@ -117,6 +125,22 @@ impl<'a> Space<'a> {
         let chunks = chunks.map(|record| Ok(record?.key)).collect::<Result<Vec<_>>>()?;
         // The pointer first: no reader finds a blob without its chunks.
         self.delete_keys(std::iter::once(key.to_owned()).chain(chunks))
+    }
+
+    /// Deletes all entries of all keys that begin with `prefix`, which is not empty, in one request.
+    pub fn delete_prefix(&self, prefix: &str) -> Result<()> {
+        self.run.write_records(RecordChanges::new().delete_prefix(&self.name, prefix))
+    }
+
+    /// The keys that begin with `prefix` and have entries, in the order of bytes, without their values.
+    pub fn keys(&self, prefix: &str) -> RecordKeys<'a> {
+        self.run.record_keys(&self.name, prefix)
+    }
+
+    /// The entries of these keys, in the order of the keys and within a key as they were added. A key without entries is
+    /// left out. One request reads up to 1,000 keys.
+    pub fn get_many<T: DeserializeOwned>(&self, keys: &[&str]) -> Result<Vec<Item<T>>> {
+        self.run.records_of(&self.name, keys)?.into_iter().map(item).collect()
     }
 
     /// The entries under keys that begin with `prefix`: by key, in the order of bytes, and then as they were added.

@@ -299,6 +299,18 @@ forward! {
             self.inner.read_records(run, query).await
         }
 
+        async fn read_record_keys(&self, run: RunId, query: &RecordQuery) -> Result<RecordKeyPage> {
+            self.inject_common().await?;
+            self.inject_page(run).await?;
+            self.inner.read_record_keys(run, query).await
+        }
+
+        async fn read_records_of(&self, run: RunId, query: &RecordKeysQuery) -> Result<RecordPage> {
+            self.inject_common().await?;
+            self.inject_page(run).await?;
+            self.inner.read_records_of(run, query).await
+        }
+
         async fn events(&self, run: RunId, query: EventQuery) -> Result<EventPage> {
             self.inject_common().await?;
             self.inject_page(run).await?;

@@ -123,6 +123,8 @@ fn calls(round: u128) -> Vec<Call> {
         get("events?from=1"),
         get("memory-delta"),
         get("records?space=s"),
+        get("records?space=s&keysOnly=true"),
+        post(Working, "records/read", json!({ "space": "s", "keys": ["k", "canary-of-the-bank"] })),
         get("export"),
         post(Working, "heartbeat", Value::Null),
         post(
@@ -164,8 +166,7 @@ async fn send(ctx: &TestContext, call: &Call, method: &str, target: Target<'_>) 
 /// Everything that the store holds of a run.
 async fn stored_data(ctx: &TestContext) -> String {
     let (store, run) = (&ctx.store, ctx.run);
-    let query =
-        RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 9, bytes: 1 << 20 };
+    let query = RecordQuery { space: "s".into(), limit: 9, bytes: 1 << 20, ..RecordQuery::default() };
     format!(
         "{} {:?} {:?} {:?} {:?}",
         ctx.stored_run().await,

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use crate::{
     Attempt, AuditRow, BoundaryCheck, BoundaryFacts, BoundaryId, BoundaryQuery, BoundaryRow, CallFilter,
-    EventPage, EventQuery, MessagePage, MessageQuery, Proposal, ReadTransaction, RecordPage, RecordQuery,
-    Result, RunId, RunRecord, Sizes, Wait,
+    EventPage, EventQuery, MessagePage, MessageQuery, Proposal, ReadTransaction, RecordKeyPage,
+    RecordKeysQuery, RecordPage, RecordQuery, Result, RunId, RunRecord, Sizes, Wait,
 };
 
 /// Reads for the gateway, the operator and people. None of them changes a run.
@@ -68,6 +68,13 @@ pub trait Read: Send + Sync + 'static {
 
     /// Records of one space of the run, in order. Empty for an unknown run.
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage>;
+
+    /// The keys of a space that have records. Reads no values.
+    async fn read_record_keys(&self, run: RunId, query: &RecordQuery) -> Result<RecordKeyPage>;
+
+    /// The records of some keys, in the order of the keys in the query and within a key in the order in which they were
+    /// added.
+    async fn read_records_of(&self, run: RunId, query: &RecordKeysQuery) -> Result<RecordPage>;
 
     /// Messages to the run in the order of their positions. Empty for an unknown run.
     async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage>;

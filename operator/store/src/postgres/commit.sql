@@ -2,7 +2,7 @@
 --
 -- Invariant: every check uses `head`, the rows of the runs as they are once this statement holds their locks. A
 -- transaction that waited for a lock sees there what the one before it wrote. A read of any other table would see the
--- data as of the start of this statement, so there is none except in `ds_apply_records_v1`, whose own statements begin
+-- data as of the start of this statement, so there is none except in `ds_apply_records_v2`, whose own statements begin
 -- when they are reached, and that of the data key: what it misses is a key that was stored meanwhile, and then nothing
 -- is written.
 --
@@ -162,7 +162,7 @@ audited_plan AS (
     RETURNING run, seq, hash
 ),
 recorded AS MATERIALIZED (
-    SELECT id, ds_apply_records_v1(id, turn, boundary, epoch, now, $30, $31, $32, $33, $34, $35, $36, $37) AS count
+    SELECT id, ds_apply_records_v2(id, turn, boundary, epoch, now, $30, $31, $32, $33, $34, $35, $36, $37) AS count
     FROM accepted
     WHERE $30 IS NOT NULL
 ),

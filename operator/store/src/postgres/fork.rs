@@ -18,7 +18,7 @@ use dalsegno_model::{Result, RunId};
 
 const APPLY_RECORDS: &str = concat!(
     with_known_key!("$13"),
-    "SELECT ds_apply_records_v1(known.run, $2, $3, $4, ds_now_v1(), $5, $6, $7, $8, $9, $10, $11, $12) FROM known"
+    "SELECT ds_apply_records_v2(known.run, $2, $3, $4, ds_now_v1(), $5, $6, $7, $8, $9, $10, $11, $12) FROM known"
 );
 
 const KNOWN_KEY: &str = concat!(with_known_key!("$2"), "SELECT run FROM known");

@@ -45,7 +45,7 @@ const BASELINE_SQL: &str = concat!(
 );
 
 /// The migrations after the baseline: number, description and statements.
-const LATER: [(i64, &str, &str); 15] = [
+const LATER: [(i64, &str, &str); 18] = [
     (2, "purge", include_str!("../../migrations/postgres/0002_purge.sql")),
     (3, "pod nonce", include_str!("../../migrations/postgres/0003_pod_nonce.sql")),
     (4, "image in registry", include_str!("../../migrations/postgres/0004_image_in_registry.sql")),
@@ -61,6 +61,9 @@ const LATER: [(i64, &str, &str); 15] = [
     (14, "gateway contract", include_str!("../../migrations/postgres/0014_gateway_contract.sql")),
     (16, "snapshot every", include_str!("../../migrations/postgres/0016_snapshot_every.sql")),
     (17, "external", include_str!("../../migrations/postgres/0017_external.sql")),
+    (18, "delete prefix", include_str!("../../migrations/postgres/0018_delete_prefix.sql")),
+    (19, "tool", include_str!("../../migrations/postgres/0019_tool.sql")),
+    (20, "call usage", include_str!("../../migrations/postgres/0020_call_usage.sql")),
 ];
 
 fn migrator() -> Migrator {

@@ -21,10 +21,10 @@ use dalsegno_model::{
     HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption,
     NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, NotificationResult, ObjectHold, OpenWaitRequest,
     Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result,
-    Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred,
-    Shredded, Sizes, Snapshotted, StepBack, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
-    Written,
+    ReadTransaction, RecordBatch, RecordKeyPage, RecordKeysQuery, RecordPage, RecordQuery, Recorded,
+    RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId,
+    RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack, Template, Wait,
+    WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -296,6 +296,19 @@ impl Read for Postgres {
     async fn read_records(&self, run: RunId, query: &RecordQuery) -> Result<RecordPage> {
         let read = || async {
             self.do_read_records(run, query).await.map_err(|fault| fault.with_context("reading records"))
+        };
+        self.with_fresh_key(run, read).await
+    }
+
+    async fn read_record_keys(&self, run: RunId, query: &RecordQuery) -> Result<RecordKeyPage> {
+        let read = self.do_read_record_keys(run, query).await;
+        read.map_err(|fault| fault.with_context("reading keys of records"))
+    }
+
+    async fn read_records_of(&self, run: RunId, query: &RecordKeysQuery) -> Result<RecordPage> {
+        let read = || async {
+            let read = self.do_read_records_of(run, query).await;
+            read.map_err(|fault| fault.with_context("reading records of keys"))
         };
         self.with_fresh_key(run, read).await
     }

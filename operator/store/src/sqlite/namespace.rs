@@ -5,29 +5,51 @@ use std::sync::LazyLock;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::audit::append;
+use super::database::Sqlite;
 use super::row::RunRow;
 use crate::db_error::DbResult;
 use crate::pages::PAGE_ROWS;
 use crate::transitions::AuditEvent;
 use dalsegno_model::audit::kind;
-use dalsegno_model::{NamespaceAdoption, RunId};
+use dalsegno_model::read_transaction::EVERY_RUN;
+use dalsegno_model::{NamespaceAdoption, Result, RunId};
 
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     let run = RunRow::columns_of("runs");
     format!("SELECT {run} FROM runs WHERE tenant = ? AND id < ? ORDER BY id DESC LIMIT ?")
 });
 
+impl Sqlite {
+    /// Moves all runs, page by page. Returns how many.
+    pub(super) async fn adopt_pages(&self, adoption: &NamespaceAdoption) -> Result<u64> {
+        if adoption.from == adoption.to {
+            return Ok(0);
+        }
+        let (mut before, mut moved) = (EVERY_RUN, 0);
+        loop {
+            let adoption = adoption.clone();
+            let page = self.write("adopting a namespace", move |conn, now| {
+                Box::pin(adopt_page(conn, now, adoption, before))
+            });
+            let page = page.await?;
+            moved += page.moved;
+            let Some(last) = page.last else { return Ok(moved) };
+            before = last;
+        }
+    }
+}
+
 /// What a page has moved.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct AdoptedPage {
+struct AdoptedPage {
     /// The number of its runs.
-    pub moved: u64,
+    moved: u64,
     /// The last of them; `None`: there was none left.
-    pub last: Option<RunId>,
+    last: Option<RunId>,
 }
 
 /// Moves a page of runs, those before `before`, the last id first.
-pub(super) async fn adopt_page(
+async fn adopt_page(
     conn: &mut SqliteConnection,
     now: i64,
     adoption: NamespaceAdoption,

@@ -5,16 +5,17 @@ use dalsegno_protocol::{Call, State};
 
 use super::boundary_facts::{self, EncodedFacts};
 use super::database::{QueryExecutor as _, Sqlite};
+use super::record_reads::{self, Entries};
 use super::waits::{self, PolledWait};
-use super::{calls, events, records};
+use super::{calls, events};
 use crate::branch;
 use crate::events::StoredEvents;
 use crate::reads::{CallRow, StoredWait, proposal};
-use dalsegno_format::records::page;
+use dalsegno_format::record_pages::{key_page, page};
 use dalsegno_format::seal::is_sealed;
 use dalsegno_model::{
     BoundaryFacts, BoundaryId, BoundaryQuery, BoundaryRow, CallFilter, Digest, EventPage, EventQuery,
-    Proposal, RecordPage, RecordQuery, Result, RunId, Wait, WaitPolled,
+    Proposal, RecordKeyPage, RecordKeysQuery, RecordPage, RecordQuery, Result, RunId, Wait, WaitPolled,
 };
 
 impl Sqlite {
@@ -98,12 +99,31 @@ impl Sqlite {
     }
 
     pub(super) async fn read_record_page(&self, run: RunId, query: RecordQuery) -> Result<RecordPage> {
-        let wanted = query.clone();
-        let rows = self.read("reading records", move |conn, _| Box::pin(records::read(conn, run, wanted)));
-        let rows = rows.await?;
-        let cipher = self.cipher_to_read(run, rows.iter().any(|row| is_sealed(&row.value))).await?;
-        let found = rows.first().map_or(0, |row| row.found);
-        let entries = rows.into_iter().map(|row| row.decrypt(&query.space, &cipher));
-        Ok(page(entries.collect::<Result<_>>()?, found, &query))
+        let (space, limit) = (query.space.clone(), query.limit);
+        let read =
+            self.read("reading records", move |conn, _| Box::pin(record_reads::read(conn, run, query)));
+        self.record_page(read.await?, (run, &space), limit).await
+    }
+
+    pub(super) async fn read_key_page(&self, run: RunId, query: RecordQuery) -> Result<RecordKeyPage> {
+        let limit = query.limit;
+        let operation = "reading keys of records";
+        let keys = self.read(operation, move |conn, _| Box::pin(record_reads::read_keys(conn, run, query)));
+        Ok(key_page(keys.await?, limit))
+    }
+
+    pub(super) async fn read_page_of_keys(&self, run: RunId, query: RecordKeysQuery) -> Result<RecordPage> {
+        let (space, limit) = (query.space.clone(), query.limit);
+        let operation = "reading records of keys";
+        let read = self.read(operation, move |conn, _| Box::pin(record_reads::read_of(conn, run, query)));
+        self.record_page(read.await?, (run, &space), limit).await
+    }
+
+    async fn record_page(&self, read: Entries, of: (RunId, &str), limit: u32) -> Result<RecordPage> {
+        let Entries { entries, found } = read;
+        let (run, space) = of;
+        let cipher = self.cipher_to_read(run, entries.iter().any(|row| is_sealed(&row.value))).await?;
+        let entries = entries.into_iter().map(|row| row.decrypt(space, &cipher));
+        Ok(page(entries.collect::<Result<_>>()?, found, limit))
     }
 }

@@ -1,8 +1,7 @@
 //! Statements of records: a keyed space for SDKs, which only the current epoch may write.
 
-use dalsegno_protocol::{Boundary, Record};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row as _, SqliteConnection};
+use dalsegno_protocol::Boundary;
+use sqlx::SqliteConnection;
 use uuid::Uuid;
 
 use super::admission::{self, Admission};
@@ -10,21 +9,13 @@ use super::disk::Room;
 use super::row::RunRow;
 use super::sqlx_types::{BoundaryColumn, Hash};
 use crate::db_error::DbResult;
-use crate::statements::{first_of_key, held_records, last_replacement};
-use dalsegno_format::records::{Change, Changes, after_prefix, link, payload};
-use dalsegno_format::seal::{AadContext, BodyDigest, PayloadCipher};
-use dalsegno_model::{BoundaryId, Digest, RecordBatch, RecordQuery, Result, RunId, Written};
-
-/// CROSS JOIN: SQLite goes through the starts first.
-const READ: &str = held_records!(
-    "records r \
-     WHERE r.run = $1 AND r.space = $2 AND r.key = starts.key AND r.seq >= starts.first \
-       AND r.op <> 'delete' AND NOT r.undone",
-    "records r WHERE r.run = $1 AND r.space = $2 AND r.key = weighed.key AND r.seq = weighed.seq"
-);
+use dalsegno_format::record_pages::after_prefix;
+use dalsegno_format::records::{Change, Changes, DELETE_PREFIX, link};
+use dalsegno_format::seal::{BodyDigest, PayloadCipher};
+use dalsegno_model::{BoundaryId, Digest, RecordBatch, Result, RunId, Written};
 
 /// Whether a key has a value or entries. The last change of the key shows it, so this reads one row.
-const HAS_VALUE: &str = "SELECT coalesce(( \
+pub(super) const HAS_VALUE: &str = "SELECT coalesce(( \
          SELECT op <> 'delete' FROM records WHERE run = ? AND space = ? AND key = ? AND NOT undone \
          ORDER BY seq DESC LIMIT 1 \
      ), 0)";
@@ -34,6 +25,26 @@ const HAS_ENTRY: &str = "SELECT EXISTS ( \
          SELECT 1 FROM records INDEXED BY records_by_entry CROSS JOIN held_records USING (run, space, key, seq) \
          WHERE run = ? AND space = ? AND key = ? AND records.entry_id = ? AND NOT records.undone \
      )";
+
+const DELETE_REPLACED_BY_PREFIX: &str = "DELETE FROM records INDEXED BY records_by_boundary \
+     WHERE run = ?1 AND turn = ?5 AND boundary = ?6 AND space = ?2 AND key >= ?3 AND key < ?4 AND NOT undone";
+
+/// Goes from key to key: of each it reads the last change.
+const DELETE_PREFIX_SQL: &str = "WITH RECURSIVE keys (key) AS ( \
+         SELECT min(key) FROM records WHERE run = ?1 AND space = ?2 AND key >= ?3 AND key < ?4 \
+         UNION ALL \
+         SELECT (SELECT min(r.key) FROM records r \
+                 WHERE r.run = ?1 AND r.space = ?2 AND r.key > keys.key AND r.key < ?4) \
+         FROM keys WHERE keys.key IS NOT NULL \
+     ) \
+     INSERT INTO records (run, space, key, seq, op, size, turn, boundary, epoch, at) \
+     SELECT ?1, ?2, key, \
+            (SELECT max(seq) FROM records r WHERE r.run = ?1 AND r.space = ?2 AND r.key = keys.key) + 1, \
+            'delete', 0, ?5, ?6, ?7, ?8 \
+     FROM keys WHERE key IS NOT NULL AND coalesce(( \
+         SELECT op <> 'delete' FROM records r \
+         WHERE r.run = ?1 AND r.space = ?2 AND r.key = keys.key AND NOT r.undone ORDER BY r.seq DESC LIMIT 1 \
+     ), 0)";
 
 /// A batch whose payloads are encoded, so that the writer only compares and writes.
 pub(super) struct PreparedBatch {
@@ -131,6 +142,10 @@ pub(super) async fn apply(
     .execute(&mut *conn)
     .await?;
     for change in changes {
+        if change.op == DELETE_PREFIX {
+            delete_prefix(conn, at, change).await?;
+            continue;
+        }
         if matches!(change.op, "put" | "delete") {
             delete_replaced(conn, at, change).await?;
         }
@@ -165,6 +180,34 @@ async fn delete_replaced(conn: &mut SqliteConnection, at: RecordsAt, change: &Ch
     Ok(())
 }
 
+/// Deletes what the keys with a prefix hold. Changes under this boundary are deleted as in [`delete_replaced`]. Each key
+/// that then still holds something gets a `delete`, which a rewind can hide.
+async fn delete_prefix(conn: &mut SqliteConnection, at: RecordsAt, change: &Change) -> DbResult<()> {
+    let RecordsAt { run, boundary: BoundaryId { turn, boundary, epoch }, now } = at;
+    let (prefix, end) = (&change.key, after_prefix(&change.key));
+    sqlx::query(DELETE_REPLACED_BY_PREFIX)
+        .bind(run)
+        .bind(&change.space)
+        .bind(prefix)
+        .bind(&end)
+        .bind(turn)
+        .bind(BoundaryColumn(boundary))
+        .execute(&mut *conn)
+        .await?;
+    sqlx::query(DELETE_PREFIX_SQL)
+        .bind(run)
+        .bind(&change.space)
+        .bind(prefix)
+        .bind(&end)
+        .bind(turn)
+        .bind(BoundaryColumn(boundary))
+        .bind(epoch)
+        .bind(now)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
 async fn has_value(conn: &mut SqliteConnection, run: RunId, change: &Change) -> DbResult<bool> {
     Ok(sqlx::query_scalar(HAS_VALUE).bind(run).bind(&change.space).bind(&change.key).fetch_one(conn).await?)
 }
@@ -196,56 +239,4 @@ async fn insert(conn: &mut SqliteConnection, at: RecordsAt, change: &Change) -> 
     .execute(conn)
     .await?;
     Ok(())
-}
-
-/// A value or an entry of a key, as it is stored.
-pub(super) struct Entry {
-    key: String,
-    seq: i64,
-    entry_id: Option<String>,
-    pub value: Vec<u8>,
-    turn: i32,
-    /// Entries that the query found, those without room on the page included.
-    pub found: i64,
-}
-
-impl Entry {
-    /// Returns the record and its number among the changes of its key.
-    pub fn decrypt(self, space: &str, cipher: &PayloadCipher) -> Result<(Record, i64)> {
-        let Self { key, seq, entry_id, value, turn, found: _ } = self;
-        let value = payload(&value, AadContext::Record(space, &key, entry_id.as_deref()), cipher)?;
-        Ok((Record { key, entry_id, value, turn }, seq))
-    }
-}
-
-/// Returns the entries of a page.
-pub(super) async fn read(
-    conn: &mut SqliteConnection,
-    run: RunId,
-    query: RecordQuery,
-) -> DbResult<Vec<Entry>> {
-    let (after_key, after_seq) = query.begin();
-    // One entry more than fits on the page, to find out whether there is another page.
-    let rows = sqlx::query(READ)
-        .bind(run)
-        .bind(&query.space)
-        .bind(after_key)
-        .bind(after_seq)
-        .bind(after_prefix(&query.prefix))
-        .bind(i64::from(query.limit) + 1)
-        .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX))
-        .fetch_all(conn)
-        .await?;
-    rows.iter().map(read_entry).collect()
-}
-
-fn read_entry(row: &SqliteRow) -> DbResult<Entry> {
-    Ok(Entry {
-        key: row.try_get("key")?,
-        seq: row.try_get("seq")?,
-        entry_id: row.try_get("entry_id")?,
-        value: row.try_get("value")?,
-        turn: row.try_get("turn")?,
-        found: row.try_get("found")?,
-    })
 }

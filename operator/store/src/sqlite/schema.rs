@@ -13,7 +13,7 @@ const BASELINE_SQL: &str = concat!(
 );
 
 /// The migrations after the baseline: number, description and statements.
-const LATER: [(i64, &str, &str); 14] = [
+const LATER: [(i64, &str, &str); 16] = [
     (2, "purge", include_str!("../../migrations/sqlite/0002_purge.sql")),
     (3, "pod nonce", include_str!("../../migrations/sqlite/0003_pod_nonce.sql")),
     (4, "image in registry", include_str!("../../migrations/sqlite/0004_image_in_registry.sql")),
@@ -28,6 +28,8 @@ const LATER: [(i64, &str, &str); 14] = [
     (13, "wait indexes", include_str!("../../migrations/sqlite/0013_wait_indexes.sql")),
     (16, "snapshot every", include_str!("../../migrations/sqlite/0016_snapshot_every.sql")),
     (17, "external", include_str!("../../migrations/sqlite/0017_external.sql")),
+    (19, "tool", include_str!("../../migrations/sqlite/0019_tool.sql")),
+    (20, "call usage", include_str!("../../migrations/sqlite/0020_call_usage.sql")),
 ];
 
 fn migrator() -> Migrator {

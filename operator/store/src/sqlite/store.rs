@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::database::{QueryExecutor as _, Sqlite};
 use super::{
-    anchors, boundary_pages, branch, calls, compaction, data_keys, deadline_poll, events, heartbeats,
-    namespace, outbox, prune, purge, read, read_transaction, retention, revisions,
+    anchors, boundary_pages, branch, calls, compaction, data_keys, deadline_poll, events, heartbeats, outbox,
+    prune, purge, read, read_transaction, retention, revisions,
 };
 use crate::fork;
 use crate::texts::cipher_if_any;
@@ -17,7 +17,6 @@ use crate::transitions::{
     RequestRewind, ResetBudget, Resume, SetDeadlines, SetLimits, SetRetention, SettleTime, Suspend,
     TimeOutWait, held_object,
 };
-use dalsegno_model::read_transaction::EVERY_RUN;
 use dalsegno_model::{
     Acknowledged, Admin, Answered, Attached, Attempt, AuditRow, BoundaryCheck, BoundaryFacts, BoundaryId,
     BoundaryQuery, BoundaryRow, BudgetReset, CallFilter, Claim, Claimed, Commit, Committed, Complete,
@@ -26,10 +25,10 @@ use dalsegno_model::{
     HeartbeatAnswer, HoldNotice, Identity, LookUp, MessagePage, MessageQuery, NamespaceAdoption,
     NamespaceUsage, NewAnchor, NewMessage, NewRun, NextStep, NotificationResult, ObjectHold, OpenWaitRequest,
     Operator, Park, Parked, PodRecord, PollSince, Proposal, Prune, Purge, PurgeScope, PurgeStep, Read,
-    ReadTransaction, RecordBatch, RecordPage, RecordQuery, Recorded, RefusedDecision, RequestedBy, Result,
-    Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId, RunLimits, RunRecord, Sent, Settle, Shred,
-    Shredded, Sizes, Snapshotted, StepBack, Template, Wait, WaitAnswer, WaitOpened, WaitPolled, Worker,
-    Written,
+    ReadTransaction, RecordBatch, RecordKeyPage, RecordKeysQuery, RecordPage, RecordQuery, Recorded,
+    RefusedDecision, RequestedBy, Result, Retention, Rewind, RewindRequest, Rewound, Rewrapped, RunId,
+    RunLimits, RunRecord, Sent, Settle, Shred, Shredded, Sizes, Snapshotted, StepBack, Template, Wait,
+    WaitAnswer, WaitOpened, WaitPolled, Worker, Written,
 };
 
 #[async_trait]
@@ -312,6 +311,14 @@ impl Read for Sqlite {
         self.read_record_page(run, query.clone()).await
     }
 
+    async fn read_record_keys(&self, run: RunId, query: &RecordQuery) -> Result<RecordKeyPage> {
+        self.read_key_page(run, query.clone()).await
+    }
+
+    async fn read_records_of(&self, run: RunId, query: &RecordKeysQuery) -> Result<RecordPage> {
+        self.read_page_of_keys(run, query.clone()).await
+    }
+
     async fn messages(&self, run: RunId, query: &MessageQuery) -> Result<MessagePage> {
         self.read_message_page(run, *query).await
     }
@@ -428,20 +435,7 @@ impl Admin for Sqlite {
     }
 
     async fn adopt_namespace(&self, adoption: &NamespaceAdoption) -> Result<u64> {
-        if adoption.from == adoption.to {
-            return Ok(0);
-        }
-        let (mut before, mut moved) = (EVERY_RUN, 0);
-        loop {
-            let adoption = adoption.clone();
-            let page = self.write("adopting a namespace", move |conn, now| {
-                Box::pin(namespace::adopt_page(conn, now, adoption, before))
-            });
-            let page = page.await?;
-            moved += page.moved;
-            let Some(last) = page.last else { return Ok(moved) };
-            before = last;
-        }
+        self.adopt_pages(adoption).await
     }
 
     async fn prune_audit(&self, prune: &Prune) -> Result<u64> {

@@ -108,7 +108,7 @@ pub fn rewind_to(epoch: i64, to: BoundaryId) -> Rewind {
 
 /// The first entries of the space `s`, up to 99 entries and 1 MiB.
 pub fn all_records() -> RecordQuery {
-    RecordQuery { space: "s".into(), prefix: String::new(), after: None, limit: 99, bytes: 1 << 20 }
+    RecordQuery { space: "s".into(), limit: 99, bytes: 1 << 20, ..RecordQuery::default() }
 }
 
 pub fn json(text: &str) -> Box<RawValue> {

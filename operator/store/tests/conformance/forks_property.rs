@@ -40,6 +40,7 @@ enum Change {
     Put(u8),
     Append(u8, u8),
     Delete(u8),
+    DeletePrefix,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -47,6 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..4_u8).prop_map(Change::Put),
         3 => (0..4_u8, 0..6_u8).prop_map(|(key, id)| Change::Append(key, id)),
         1 => (0..4_u8).prop_map(Change::Delete),
+        1 => Just(Change::DeletePrefix),
     ];
     let step = prop_oneof![
         8 => vec(change, 0..4).prop_map(Step::Turn),
@@ -122,6 +124,7 @@ fn operation(change: Change, entry: u32) -> RecordOp {
             RecordOp::Append { space, key: format!("k{key}"), entry_id: format!("e{id}"), value }
         }
         Change::Delete(key) => RecordOp::Delete { space, key: format!("k{key}") },
+        Change::DeletePrefix => RecordOp::DeletePrefix { space, prefix: "k".into() },
     }
 }
 
@@ -136,6 +139,7 @@ fn apply(records: &mut Records, change: Change, entry: u32) {
             }
         }
         Change::Delete(key) => drop(records.remove(&format!("k{key}"))),
+        Change::DeletePrefix => records.clear(),
     }
 }
 

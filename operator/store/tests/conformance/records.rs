@@ -1,6 +1,8 @@
 //! Records: what the keys hold, what is refused, and that only the run's own worker can write them.
 
 mod boundaries;
+mod pages;
+mod prefixes;
 
 use std::time::Duration;
 
@@ -56,7 +58,8 @@ async fn write(cx: &TestContext, worker: &Worker, operations: Vec<RecordOp>) {
 }
 
 fn query(prefix: &str) -> RecordQuery {
-    RecordQuery { space: "s".into(), prefix: prefix.into(), after: None, limit: 1_000, bytes: 1 << 20 }
+    let (space, prefix) = ("s".into(), prefix.into());
+    RecordQuery { space, prefix, limit: 1_000, bytes: 1 << 20, ..RecordQuery::default() }
 }
 
 /// `key=value` for each entry.

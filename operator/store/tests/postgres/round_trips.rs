@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use dalsegno_model::{
-    Attached, BoundaryId, Class, Commit, Committed, Completed, Deadlines, NewMessage, OnPrior, Parked,
-    Retention, Rewind, Rewound, Sent,
+    Attached, BoundaryId, Claim, Class, Commit, Committed, Complete, Completed, Deadlines, NewMessage,
+    OnPrior, Parked, RecordKeysQuery, RecordQuery, Retention, Rewind, Rewound, Sent,
 };
-use dalsegno_protocol::{Boundary, Policy};
+use dalsegno_protocol::{Boundary, Payload, Policy, RecordOp, RecordOrder, Usage};
 use dalsegno_store::postgres::Postgres;
 use futures::future::join_all;
 
@@ -150,6 +150,43 @@ async fn lookups_and_heartbeats_are_one_round_trip() {
     let before = proxy.round_trips();
     calls().await;
     assert_eq!(proxy.round_trips() - before, 4);
+}
+
+/// What an agent does in every step is one statement each, whatever it says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_records_are_one_round_trip() {
+    let (_, url) = fresh().await;
+    let proxy = Proxy::new(&url, 1);
+    let cx = open(&proxy.url()).await;
+    let worker = cx.worker().await;
+    let records = || {
+        let space = String::from("s");
+        let put =
+            |key: &str| RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) };
+        vec![put("a/1"), put("b"), RecordOp::DeletePrefix { space, prefix: "a/".into() }, put("a/2")]
+    };
+    let step = async |turn: i32| {
+        let claim =
+            Claim { tool: Some("model".into()), ..worker.claim(&format!("call-{turn}"), Policy::ReadOnly) };
+        cx.claim(&claim).await.unwrap();
+        let usage = Usage { tokens_in: 1, ..Usage::default() };
+        cx.complete(&Complete { usage, ..worker.complete(&claim) }).await.unwrap();
+        cx.write_records(&worker.record_batch(records())).await.unwrap();
+        ok(cx.commit(&Commit { records: records(), ..worker.result(turn) }).await.unwrap());
+        for order in [RecordOrder::Asc, RecordOrder::Desc] {
+            let query = RecordQuery { order, ..all_records() };
+            assert_eq!(cx.read_records(worker.run, &query).await.unwrap().records.len(), 2);
+            assert_eq!(cx.read_record_keys(worker.run, &query).await.unwrap().keys.len(), 2);
+        }
+        let keys = vec!["b".to_owned(), "a/2".to_owned()];
+        let query = RecordKeysQuery { space: "s".into(), keys, after: 0, limit: 9, bytes: 1 << 20 };
+        assert_eq!(cx.read_records_of(worker.run, &query).await.unwrap().records.len(), 2);
+    };
+    // Each statement is prepared once on each connection.
+    step(1).await;
+    let before = proxy.round_trips();
+    step(2).await;
+    assert_eq!(proxy.round_trips() - before, 9);
 }
 
 /// A transition locks and reads in the first trip, writes in the second, commits in the third. One that changes nothing is

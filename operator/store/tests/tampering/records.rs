@@ -23,7 +23,7 @@ fn append(key: &str, id: i32) -> RecordOp {
 }
 
 /// Records of four turns: some are written by a boundary, some between two boundaries, and the last after the head. One is
-/// replaced and one is deleted.
+/// replaced, and a prefix is deleted.
 async fn written(cx: &TestContext) -> Worker {
     written_with(cx, 1).await
 }
@@ -37,7 +37,12 @@ async fn written_with(cx: &TestContext, first: i32) -> Worker {
         let batch = worker.record_batch(operations);
         cx.write_records(&batch).await.unwrap();
         if turn < 4 {
-            let records = vec![append("log", 10 * turn), put(&format!("r{turn}"), turn)];
+            let mut records = vec![append("log", 10 * turn), put(&format!("r{turn}"), turn)];
+            match turn {
+                1 => records.extend([put("draft/a", 1), put("draft/b", 2)]),
+                3 => records.push(RecordOp::DeletePrefix { space: "s".into(), prefix: "draft/".into() }),
+                _ => {}
+            }
             ok(cx.commit(&Commit { records, ..worker.result(turn) }).await.unwrap());
         }
     }
@@ -84,6 +89,10 @@ async fn each_kind_of_edit_is_found(engine: &Engine) {
         "UPDATE records SET turn = 1 WHERE key = 'k2'",
         "INSERT INTO records (run, space, key, seq, op, value, size, turn, boundary, epoch, at) \
          SELECT run, space, 'new', 1, 'put', value, size, turn, boundary, epoch, at FROM records WHERE key = 'k2'",
+        // What a prefix deleted comes back.
+        "DELETE FROM records WHERE key = 'draft/a' AND op = 'delete'",
+        "UPDATE records SET undone = NOT undone WHERE key = 'draft/b' AND op = 'delete'",
+        "UPDATE records SET key = 'draft/c' WHERE key = 'draft/b' AND op = 'delete'",
         // Edits of the batches.
         "DELETE FROM record_changes WHERE seq = 1",
         "DELETE FROM record_changes WHERE seq = 7",
@@ -145,7 +154,7 @@ async fn random_edits_of_records_are_found() {
     let Rows::Sqlite(path) = &engine.rows else { unreachable!() };
     let mut conn = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
     conn.execute("PRAGMA synchronous = OFF").await.unwrap();
-    let tables = [("records", "space, key, seq", 18), ("record_changes", "seq", 7)];
+    let tables = [("records", "space, key, seq", 22), ("record_changes", "seq", 7)];
     let mut all = Vec::new();
     for (table, key, rows) in tables {
         conn.execute(AssertSqlSafe(format!("CREATE TABLE backup_of_{table} AS SELECT * FROM {table}")))

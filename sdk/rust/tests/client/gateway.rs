@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use dalsegno_protocol::env;
+use dalsegno_protocol::{CONTRACT, env};
 use dalsegno_sdk::{Builder, Run};
 use serde_json::{Value, json};
 
@@ -163,7 +163,7 @@ pub fn flags(more: Value) -> Answer {
 pub fn attached(more: Value) -> Answer {
     let fresh = json!({
         "run": "demo/first", "attempt": 1, "decision": "fresh", "branch": 0, "unsettledCalls": [], "completedCalls": [],
-        "waits": [], "warnings": [], "heartbeatSeconds": 1, "contract": 2,
+        "waits": [], "warnings": [], "heartbeatSeconds": 1, "contract": CONTRACT,
     });
     flags(merged(fresh, more))
 }

@@ -134,9 +134,14 @@ impl Random {
     /// Query parameters of this call, with values of the bank.
     fn query(&mut self, path: &str, query: &str, theirs: &str) -> String {
         let filters = match path {
-            "records" => {
-                &["prefix=canary-of-the-bank", "after=0.canary-of-the-bank", "after=0.", "limit=1"][..]
-            }
+            "records" => &[
+                "prefix=canary-of-the-bank",
+                "after=0.canary-of-the-bank",
+                "after=0.",
+                "limit=1",
+                "order=desc",
+                "keysOnly=false",
+            ][..],
             "events" => &["follow=true", "limit=1", "follow=false"],
             "memory-delta" => &["from=0", "from=1", "to=1"],
             "checkpoint" => &["turn=1"],

@@ -9,9 +9,10 @@ use crate::sqlite::calls::{NEXT_ORDINAL, list_sql};
 use crate::sqlite::deadline_poll::{ACTIVE, CHANGED, EXPIRED};
 use crate::sqlite::open_calls::BYTES;
 use crate::sqlite::waits::MOVE_RATE_LIMIT;
-use crate::sqlite::{compaction, read, retention};
+use crate::sqlite::{compaction, read, record_reads, retention};
 use crate::statements::{RATE_LIMIT_QUEUE, UNREAD_MESSAGE, WAITS_OF_RUN};
 use dalsegno_model::CallFilter;
+use dalsegno_protocol::RecordOrder;
 
 #[tokio::test]
 async fn calls_are_found_by_an_index() {
@@ -87,7 +88,7 @@ async fn the_facts_of_a_boundary_are_found_by_indexes() {
             .await
             .unwrap();
         let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
-        let scans = ["SCAN later", "SCAN latest", "SCAN page"];
+        let scans = ["SCAN later", "SCAN spent", "SCAN latest", "SCAN page"];
         let is_scan = |step: &&String| {
             step.starts_with("SCAN ")
                 && !scans.iter().any(|scan| step.starts_with(scan))
@@ -98,6 +99,35 @@ async fn the_facts_of_a_boundary_are_found_by_indexes() {
         if sql == BOUNDARY_FACTS {
             let range = "SEARCH boundaries USING INDEX sqlite_autoindex_boundaries_1 (run=? AND turn>?)";
             assert!(steps.iter().any(|step| step == range), "{steps:#?}");
+            let spent = "SEARCH calls USING INDEX calls_that_spent (run=? AND spent_at>?)";
+            assert!(steps.iter().any(|step| step == spent), "{steps:#?}");
+        }
+    }
+}
+
+/// A space may have many keys: each step has a bound that ends at the prefix.
+#[tokio::test]
+async fn pages_of_records_read_the_keys_within_their_bounds() {
+    let (_dir, store) = file().await;
+    for order in [RecordOrder::Asc, RecordOrder::Desc] {
+        for sql in [record_reads::page_sql(order), record_reads::keys_sql(order)] {
+            let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
+            let steps = store
+                .write("reading", |conn, _| {
+                    Box::pin(async move {
+                        let query =
+                            sqlx::query(explain).bind(Uuid::nil()).bind("s").bind("a").bind(0).bind("b");
+                        Ok(query.bind(1).bind(1).fetch_all(conn).await?)
+                    })
+                })
+                .await
+                .unwrap();
+            let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+            let within = "(run=? AND space=? AND key>? AND key<?)";
+            let bounded = steps.iter().filter(|step| step.ends_with(within)).count();
+            assert_eq!(bounded, 2, "the first key and the next one: {steps:#?}");
+            let is_scan = |step: &&String| step.starts_with("SCAN records") || step.starts_with("SCAN r ");
+            assert_eq!(steps.iter().find(is_scan), None, "{steps:#?}");
         }
     }
 }
