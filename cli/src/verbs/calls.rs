@@ -46,8 +46,8 @@ fn render(calls: &[CallEntry], args: &CallsArgs, options: &str, output: &mut Out
             false => "The run has made no calls.",
         });
     }
-    let mut rows = Rows::new(&["CALL", "TURN", "ATTEMPT", "POLICY", "STATE", "NOTE"]);
-    for CallEntry { call, attempt, damaged } in calls {
+    let mut rows = Rows::new(&["CALL", "TOOL", "TURN", "ATTEMPT", "POLICY", "STATE", "NOTE"]);
+    for CallEntry { call, attempt, usage: _, damaged } in calls {
         let note = match call.state {
             CallState::KeyRefused => "a person must settle it",
             CallState::Started => "its outcome is unknown",
@@ -58,6 +58,7 @@ fn render(calls: &[CallEntry], args: &CallsArgs, options: &str, output: &mut Out
             if is_open(call.state) { Style::Bold } else { Style::Plain },
             vec![
                 call.id.clone(),
+                call.tool.clone().unwrap_or_else(|| "-".to_owned()),
                 call.turn.to_string(),
                 attempt.map_or_else(|| "-".to_owned(), |it| it.to_string()),
                 wire_name(&call.policy),
@@ -90,11 +91,12 @@ mod tests {
     #[test]
     fn open_calls_come_with_the_command_that_settles_them() {
         let page = serde_json::json!({ "calls": [
-            { "id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k", "state": "completed", "attempt": 1, "damaged": false },
+            { "id": "turn-1", "turn": 1, "policy": "retrySameKey", "key": "k", "state": "completed", "attempt": 1, "usage": { "tokensIn": 900 }, "damaged": false },
             { "id": "pay-ann", "turn": 3, "policy": "ask", "key": "k2", "state": "started", "attempt": 2,
-              "arguments": { "cents": 500 }, "damaged": false },
+              "tool": "pay", "arguments": { "cents": 500 }, "damaged": false },
         ]});
         let page: CallsResponse = serde_json::from_str(&page.to_string()).unwrap();
+        assert_eq!(page.calls[0].usage.tokens_in, 900);
         let mut output = Output::kept(Format::Text, 80, jiff::Timestamp::UNIX_EPOCH);
         render(&page.calls, &CallsArgs { run: "nightly".into(), open: true }, " -n shop", &mut output);
         insta::assert_snapshot!(output.text());

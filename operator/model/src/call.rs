@@ -1,6 +1,6 @@
 //! Tool calls: claimed, completed, settled.
 
-use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy, RawValue};
+use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy, RawValue, Usage};
 use uuid::Uuid;
 
 use crate::{Digest, RunId};
@@ -24,6 +24,8 @@ pub struct Claim {
     pub arguments: Option<Box<RawValue>>,
     /// Id of the approval that allows the call. It allows no other call.
     pub approval: Option<String>,
+    /// Name of the tool. The name that was stored first stays.
+    pub tool: Option<String>,
 }
 
 /// The answer to a claim.
@@ -80,6 +82,8 @@ pub struct Complete {
     pub outcome: CompleteOutcome,
     /// The tool's result.
     pub result: Option<Box<RawValue>>,
+    /// What the call used. It is added to the run's usage once, with the call's end.
+    pub usage: Usage,
 }
 
 /// A request to settle a call whose outcome is unknown.

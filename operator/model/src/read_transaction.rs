@@ -1,7 +1,7 @@
 //! A consistent view of the whole store, row by row: for checks of the store and for exports of a run.
 
 use async_trait::async_trait;
-use dalsegno_protocol::{Call, Message, RawValue, WaitOutcome, WaitState};
+use dalsegno_protocol::{Call, Message, RawValue, Usage, WaitOutcome, WaitState};
 use jiff::Timestamp;
 use uuid::Uuid;
 
@@ -249,6 +249,8 @@ pub struct StoredCall {
     pub attempt: Option<i32>,
     /// The turn that was open when it was last planned, claimed or ended; `None` if that is not stored.
     pub touched: Option<i32>,
+    /// What it has used.
+    pub usage: Usage,
     /// How its digests in the audit are computed.
     pub digests: CallDigests,
     /// Why its payloads cannot be decoded. They are then absent.

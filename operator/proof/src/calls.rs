@@ -6,7 +6,7 @@ use dalsegno_format::audit::{self, kind};
 use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_model::read_transaction::StoredCall;
 use dalsegno_model::{AuditRow, Digest, RunId};
-use dalsegno_protocol::{CallState, Policy, RawValue};
+use dalsegno_protocol::{CallState, Policy, RawValue, Usage};
 use serde::Deserialize;
 
 use super::encoding::Hash;
@@ -38,6 +38,9 @@ struct AuditedCall {
     /// `Some(None)` if the call has no arguments.
     arguments: Option<Option<Digest>>,
     result: Option<Option<Digest>>,
+    /// `Some(None)` if no claim has named the tool.
+    tool: Option<Option<String>>,
+    usage: Option<Usage>,
 }
 
 /// A call that is stored.
@@ -51,6 +54,8 @@ struct StoredDigests {
     key: Digests,
     arguments: Option<Digests>,
     result: Option<Digests>,
+    tool: Option<String>,
+    usage: Usage,
     damage: Option<String>,
 }
 
@@ -58,7 +63,7 @@ struct StoredDigests {
 type Digests = [Digest; 2];
 
 /// A call in an audit row, and the turn that was open. Only the first row of a call has its key; if that row has no
-/// arguments, the call has none.
+/// arguments, the call has none. The tool is in the row of the claim that first named it, the usage in that of the end.
 #[derive(Deserialize)]
 struct Detail {
     call: String,
@@ -69,6 +74,8 @@ struct Detail {
     arguments: Option<Hash>,
     result: Option<Hash>,
     outcome: Option<CallState>,
+    tool: Option<String>,
+    usage: Option<Usage>,
 }
 
 /// Calls whose beginning is in no remaining row: their number, and [`audit::names_digest`] of their ids.
@@ -125,7 +132,7 @@ impl Calls {
     }
 
     fn apply(&mut self, detail: Detail, state: Option<CallState>) {
-        let Detail { call, turn, attempt, policy, key, arguments, result, outcome: _ } = detail;
+        let Detail { call, turn, attempt, policy, key, arguments, result, outcome: _, tool, usage } = detail;
         let audited = self.audited.entry(call).or_default();
         if key.is_some() || state == Some(CallState::Planned) {
             audited.turn = turn;
@@ -141,11 +148,17 @@ impl Calls {
         if key.is_some() || !matches!(state, Some(CallState::Planned | CallState::Started)) {
             audited.result = Some(result.map(|hash| hash.0));
         }
+        if key.is_some() || tool.is_some() {
+            audited.tool = Some(tool);
+        }
+        if key.is_some() || usage.is_some() {
+            audited.usage = Some(usage.unwrap_or_default());
+        }
     }
 
     /// Adds a call of the run.
     pub fn add_call(&mut self, stored: &StoredCall) {
-        let StoredCall { ordinal: _, call, attempt, touched, digests, damage } = stored;
+        let StoredCall { ordinal: _, call, attempt, touched, usage, digests, damage } = stored;
         let of = |text: &str| [digests.of(text), CallDigests::Plain.of(text)];
         let payload = |json: &Option<Box<RawValue>>| json.as_deref().map(|json| of(json.get()));
         let stored = StoredDigests {
@@ -157,6 +170,8 @@ impl Calls {
             key: of(&call.key),
             arguments: payload(&call.arguments),
             result: payload(&call.result),
+            tool: call.tool.clone(),
+            usage: *usage,
             damage: damage.clone(),
         };
         self.are_digests_lost |= *digests == CallDigests::Lost;
@@ -224,6 +239,8 @@ impl Calls {
             ("last turn", is_last_turn_other && !is_turn_other),
             ("attempt", is_attempt_known && audited.attempt != stored.attempt),
             ("state", audited.state.is_some_and(|state| state != stored.state)),
+            ("tool", audited.tool.as_ref().is_some_and(|tool| *tool != stored.tool)),
+            ("usage", audited.usage.is_some_and(|usage| usage != stored.usage)),
             ("policy", audited.policy.is_some_and(|policy| policy != stored.policy)),
             ("key", is_comparable && audited.key.is_some_and(|key| !stored.key.contains(&key))),
             ("arguments", is_comparable && payload(audited.arguments, stored.arguments)),

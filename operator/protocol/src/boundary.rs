@@ -154,7 +154,8 @@ impl ChannelOps {
     }
 }
 
-/// What models and tools used: of one boundary in a commit, and the sum over all committed boundaries in a run.
+/// What models and tools used: of one boundary in a commit, of one call in its `complete`, and the sum of all of them in a
+/// run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Usage {

@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use crate::{FIRST_CONTRACT, Usage};
+
 /// What to do about a call whose outcome is unknown. There is no default: only the author of the tool can decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -54,6 +56,17 @@ pub struct ClaimRequest {
     /// call only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
+    /// Name of the tool, for the process that finds the call unsettled, and for people. The name that was stored first
+    /// stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+}
+
+impl ClaimRequest {
+    /// The version of the contract that has all of its fields.
+    pub fn contract(&self) -> i32 {
+        if self.tool.is_some() { 3 } else { FIRST_CONTRACT }
+    }
 }
 
 /// The answer to a claim: what the worker does next.
@@ -113,6 +126,17 @@ pub struct CompleteRequest {
     /// What the tool answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
+    /// What the call used, such as a call of a model. It is added to the run's usage at once, and belongs to no boundary's
+    /// usage. A duplicate adds nothing.
+    #[serde(default, skip_serializing_if = "Usage::is_zero")]
+    pub usage: Usage,
+}
+
+impl CompleteRequest {
+    /// The version of the contract that has all of its fields.
+    pub fn contract(&self) -> i32 {
+        if self.usage.is_zero() { FIRST_CONTRACT } else { 3 }
+    }
 }
 
 /// `POST calls/{id}/settle`: the outcome that a probe found of a claimed call of any attempt. The same outcome and
@@ -193,6 +217,9 @@ pub struct Call {
     pub key: String,
     /// Its state.
     pub state: CallState,
+    /// Name of the tool, if a claim has named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
     /// What the tool is called with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<Box<RawValue>>,
@@ -204,9 +231,10 @@ pub struct Call {
 /// Leaves out key, arguments and result: they are secret, and an error that holds a call may be logged.
 impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, turn, policy, key: _, state, arguments: _, result: _ } = self;
+        let Self { id, turn, policy, key: _, state, tool, arguments: _, result: _ } = self;
         let mut call = f.debug_struct("Call");
         call.field("id", id).field("turn", turn).field("policy", policy).field("state", state);
+        call.field("tool", tool);
         call.finish_non_exhaustive()
     }
 }
@@ -231,6 +259,9 @@ pub struct CallEntry {
     /// The attempt that claimed it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<i32>,
+    /// What it has used, as its `complete` said.
+    #[serde(skip_serializing_if = "Usage::is_zero")]
+    pub usage: Usage,
     /// Whether its arguments or its result cannot be read.
     pub damaged: bool,
 }
@@ -241,10 +272,12 @@ impl<'de> Deserialize<'de> for CallEntry {
         struct Rest {
             attempt: Option<i32>,
             #[serde(default)]
+            usage: Usage,
+            #[serde(default)]
             damaged: bool,
         }
-        let (call, Rest { attempt, damaged }) = call_and_rest(deserializer)?;
-        Ok(Self { call, attempt, damaged })
+        let (call, Rest { attempt, usage, damaged }) = call_and_rest(deserializer)?;
+        Ok(Self { call, attempt, usage, damaged })
     }
 }
 

@@ -91,7 +91,7 @@ pub(crate) use settle_time::{SettleTime, TimeOutWait};
 pub(crate) use suspend::{Resume, Suspend};
 pub(crate) use waits::withdrawn_detail;
 pub(crate) use worker::{
-    commit_receipt, has_capability, has_unsettled, needs_outcome, renew_lease, report_signals,
+    add_usage, commit_receipt, has_capability, has_unsettled, needs_outcome, renew_lease, report_signals,
 };
 
 use crate::db_error::{DbError, DbResult};

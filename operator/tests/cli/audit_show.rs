@@ -21,6 +21,7 @@ async fn who_cancelled_and_who_settled_is_shown_with_the_reasons() {
         policy: Policy::Ask,
         key: Some("key-1".into()),
         arguments: None,
+        tool: None,
     };
     assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Go(_)));
     let ending = Ending {

@@ -124,7 +124,7 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     ///
     /// As [`Turn::call`].
     pub fn recover<T: Tool>(&self, tool: &T) -> Result<()> {
-        for call in self.run.claims.unsettled(Policy::Probe).iter().filter(|call| is_call_of::<T>(&call.id)) {
+        for call in self.run.claims.unsettled(Policy::Probe).iter().filter(|call| is_call_of::<T>(call)) {
             let arguments = call.arguments.as_deref().unwrap_or(RawValue::NULL);
             let arguments = from_text("read the stored arguments of a call", arguments.get())?;
             match self.run.make(tool, ToolCall::new(&call.id, call.policy), arguments) {

@@ -2,7 +2,7 @@
 
 use dalsegno_protocol::{
     Call, CallOutcome, CallState, ClaimRequest, ClaimResponse, ClaimVerdict, Code, CompleteOutcome,
-    CompleteRequest, Policy, Problem, RawValue, SettleRequest,
+    CompleteRequest, Policy, Problem, RawValue, SettleRequest, Usage,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -31,6 +31,22 @@ impl Run {
         call: ToolCall<'_>,
         arguments: A,
         tool: impl FnOnce(&str, A) -> std::result::Result<R, ToolError>,
+    ) -> Result<R>
+    where
+        A: Serialize + DeserializeOwned,
+        R: Serialize + DeserializeOwned,
+    {
+        let metered = |key: &str, arguments| Ok((tool(key, arguments)?, Usage::default()));
+        self.call_metered(call, arguments, metered)
+    }
+
+    /// As [`Self::call`], for a tool that also returns what it has used, such as a call of a model. The usage is added to
+    /// the run's once, together with the result. Leave it out of the boundary's [`crate::Commit::usage`].
+    pub fn call_metered<A, R>(
+        &self,
+        call: ToolCall<'_>,
+        arguments: A,
+        tool: impl FnOnce(&str, A) -> std::result::Result<(R, Usage), ToolError>,
     ) -> Result<R>
     where
         A: Serialize + DeserializeOwned,
@@ -72,10 +88,11 @@ impl Run {
     }
 
     fn claim(&self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Claim> {
-        let ToolCall { id, policy, key, approval } = call;
+        let ToolCall { id, policy, key, approval, tool } = call;
         let key = key.map_or_else(|| self.key(id), str::to_owned);
         let request = ClaimRequest {
             approval: approval.map(str::to_owned),
+            tool: tool.map(str::to_owned),
             claim_id: Uuid::new_v4(),
             policy,
             key: Some(key.clone()),
@@ -85,7 +102,9 @@ impl Run {
     }
 
     fn send_claim(&self, id: &str, claim: &Claim) -> Result<ClaimResponse> {
-        let answer = self.client.call(&format!("calls/{}/claim", percent_encode(id)), Some(&claim.body));
+        let path = format!("calls/{}/claim", percent_encode(id));
+        self.client.await_contract(&path, claim.contract)?;
+        let answer = self.client.call(&path, Some(&claim.body));
         if let Err(Error::Refused { problem, .. }) = &answer {
             if matches!(
                 problem.code,
@@ -109,7 +128,8 @@ impl Run {
             let Call { id, policy, key, .. } = call;
             // Without key and arguments: those that are stored stay.
             let claim_id = Uuid::new_v4();
-            let request = ClaimRequest { approval: None, claim_id, policy, key: None, arguments: None };
+            let (approval, key_of_call, arguments, tool) = (None, None, None, None);
+            let request = ClaimRequest { claim_id, policy, key: key_of_call, arguments, approval, tool };
             let claim = self.claims.open(&id, Claim::new(&request, &key)?)?;
             let path = format!("calls/{}/claim", percent_encode(&id));
             let _: ClaimResponse = self.client.call(&path, Some(&claim.body))?;
@@ -120,25 +140,39 @@ impl Run {
     /// Records the outcome of a call if [`Self::call`] could not, for example because the result was too large. This
     /// process must have claimed the call, and the call must still be open.
     pub fn complete(&self, id: &str, outcome: CompleteOutcome, result: &impl Serialize) -> Result<()> {
+        self.complete_metered(id, outcome, result, Usage::default())
+    }
+
+    /// As [`Self::complete`], with what the call has used.
+    #[expect(clippy::too_many_arguments, reason = "four besides the run")]
+    pub fn complete_metered(
+        &self,
+        id: &str,
+        outcome: CompleteOutcome,
+        result: &impl Serialize,
+        usage: Usage,
+    ) -> Result<()> {
         let claim_id = self.claims.claim_id(id).ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
-        self.record(id, &CompleteRequest { claim_id, outcome, result: Some(tool_result(result)?) })
+        let result = Some(tool_result(result)?);
+        self.record(id, &CompleteRequest { claim_id, outcome, result, usage })
     }
 
     fn record_outcome<R: Serialize>(
         &self,
         claim_id: Uuid,
         call: Call,
-        outcome: std::result::Result<R, ToolError>,
+        outcome: std::result::Result<(R, Usage), ToolError>,
     ) -> Result<R> {
         let refused = |outcome, why: &str| {
-            let result = tool_result(&why)?;
-            self.record(&call.id, &CompleteRequest { claim_id, outcome, result: Some(result.clone()) })?;
+            let (result, usage) = (tool_result(&why)?, Usage::default());
+            let request = CompleteRequest { claim_id, outcome, result: Some(result.clone()), usage };
+            self.record(&call.id, &request)?;
             Ok(result)
         };
         match outcome {
-            Ok(value) => {
+            Ok((value, usage)) => {
                 let (outcome, result) = (CompleteOutcome::Completed, Some(tool_result(&value)?));
-                self.record(&call.id, &CompleteRequest { claim_id, outcome, result })?;
+                self.record(&call.id, &CompleteRequest { claim_id, outcome, result, usage })?;
                 Ok(value)
             }
             Err(ToolError::Refused(why)) => {
@@ -154,11 +188,9 @@ impl Run {
     }
 
     fn record(&self, id: &str, request: &CompleteRequest) -> Result<()> {
-        self.client.send(
-            &format!("calls/{}/complete", percent_encode(id)),
-            Some(&to_bytes(request)?),
-            CALL_TIMEOUT,
-        )?;
+        let path = format!("calls/{}/complete", percent_encode(id));
+        self.client.await_contract(&path, request.contract())?;
+        self.client.send(&path, Some(&to_bytes(request)?), CALL_TIMEOUT)?;
         self.claims.close(id);
         Ok(())
     }

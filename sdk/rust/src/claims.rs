@@ -15,6 +15,8 @@ use crate::{Divergence, Error, Result};
 pub(crate) struct Claim {
     pub(crate) id: Uuid,
     pub(crate) body: Vec<u8>,
+    /// The version of the contract that the body needs.
+    pub(crate) contract: i32,
     content: Content,
     /// Whether the tool may have begun, shared by all threads that use this claim.
     begun: Arc<AtomicBool>,
@@ -28,7 +30,8 @@ impl Claim {
             key: request.key.as_deref().unwrap_or(key).to_owned(),
             arguments: canonical_arguments(request.arguments.as_deref())?,
         };
-        Ok(Self { id: request.claim_id, body: to_bytes(request)?, content, begun: Arc::default() })
+        let (id, contract, body) = (request.claim_id, request.contract(), to_bytes(request)?);
+        Ok(Self { id, body, contract, content, begun: Arc::default() })
     }
 
     fn is_repeatable(&self) -> bool {

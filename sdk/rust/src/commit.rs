@@ -101,7 +101,7 @@ impl Commit {
     /// Adds a tool call that the turn will make. The call and its key become durable with the plan.
     pub fn call(mut self, call: ToolCall<'_>, arguments: &impl Serialize) -> Result<Self> {
         let arguments = Some(raw("write a call's arguments as JSON", arguments)?);
-        let ToolCall { id, policy, key, approval: _ } = call; // a claim names the approval
+        let ToolCall { id, policy, key, approval: _, tool: _ } = call; // a claim names approval and tool
         let (id, key) = (id.to_owned(), key.unwrap_or_default().to_owned());
         self.request.calls.push(PlannedCall { id, policy, key, arguments });
         Ok(self)
@@ -182,18 +182,26 @@ pub struct ToolCall<'a> {
     pub(crate) policy: Policy,
     pub(crate) key: Option<&'a str>,
     pub(crate) approval: Option<&'a str>,
+    pub(crate) tool: Option<&'a str>,
 }
 
 impl<'a> ToolCall<'a> {
     /// A call with the default key, [`crate::Run::key`]. `id` is unique in the run; `policy` says what to do if the
     /// outcome is unknown.
     pub fn new(id: &'a str, policy: Policy) -> Self {
-        Self { id, policy, key: None, approval: None }
+        Self { id, policy, key: None, approval: None, tool: None }
     }
 
     /// Sets another idempotency key.
     pub fn key(mut self, key: &'a str) -> Self {
         self.key = Some(key);
+        self
+    }
+
+    /// Names the tool. A process that finds the call unsettled reads the name in [`crate::Call::tool`], and a person in the
+    /// list of calls. The name that was stored first stays.
+    pub fn tool(mut self, name: &'a str) -> Self {
+        self.tool = Some(name);
         self
     }
 

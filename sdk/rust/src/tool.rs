@@ -103,9 +103,13 @@ pub(crate) fn call_name<T: Tool>(arguments: &T::Arguments) -> Result<String> {
     Ok(format!("{}.{digest}", T::NAME))
 }
 
-/// Whether a call with this id is one of the tool's, as far as the SDK made its id.
-pub(crate) fn is_call_of<T: Tool>(id: &str) -> bool {
-    id.split_once('.')
+/// Whether a call is one of the tool's: its claim has named the tool, or the SDK made its id of the name.
+pub(crate) fn is_call_of<T: Tool>(call: &Call) -> bool {
+    if let Some(tool) = &call.tool {
+        return tool == T::NAME;
+    }
+    call.id
+        .split_once('.')
         .and_then(|(_, rest)| rest.strip_prefix(T::NAME))
         .is_some_and(|rest| rest.starts_with('.'))
 }
@@ -119,6 +123,9 @@ impl Run {
         arguments: T::Arguments,
     ) -> Result<T::Output> {
         let text = raw("write a call's arguments as JSON", &arguments)?;
+        // It is only a name: a call does not wait until every gateway takes it.
+        let name = call.tool.or_else(|| self.client.has_contract(3).then_some(T::NAME));
+        let call = ToolCall { tool: name, ..call };
         match self.call(call, arguments, |key, arguments| tool.run(key, &arguments)) {
             Err(Error::Uncertain(call)) if T::POLICY == Policy::Probe && call.state == CallState::Started => {
                 self.ask_probe(tool, *call, &text)

@@ -17,7 +17,7 @@ use crate::limits::response_body::json_response;
 use crate::limits::shared_limit::LimitOwner;
 use crate::query::Query;
 use crate::response::{self, ApiProblem};
-use crate::validation::{TextField, check_claim};
+use crate::validation::{TextField, check_claim, check_usage};
 
 pub(crate) async fn claim(
     State(gateway): State<Gateway>,
@@ -37,6 +37,7 @@ pub(crate) async fn claim(
         key: request.key,
         arguments: request.arguments,
         approval: request.approval,
+        tool: request.tool,
     };
     let claimed = gateway.call_with_retry("claiming a call", || gateway.store.claim(&claim)).await?;
     let (verdict, call) = match claimed {
@@ -65,6 +66,7 @@ pub(crate) async fn complete(
 ) -> Result<Response, ApiProblem> {
     let body = request_body::read(&gateway, &worker, request).await?;
     let request: CompleteRequest = body.parse()?;
+    check_usage(&request.usage)?;
     let complete = Complete {
         run: worker.run,
         capability: worker.capability,
@@ -72,6 +74,7 @@ pub(crate) async fn complete(
         claim_id: request.claim_id,
         outcome: request.outcome,
         result: request.result,
+        usage: request.usage,
     };
     acknowledge(gateway.call_with_retry("completing a call", || gateway.store.complete(&complete)).await?)
 }
@@ -126,8 +129,10 @@ pub(crate) async fn list(
     let calls = gateway.call_with_retry("reading the calls", read).await?;
     // A page that is not empty is followed by another one, which may be empty.
     let next = calls.last().map(|it| format!("{}.{}.{}", it.call.turn, it.ordinal, it.call.id));
-    let entry =
-        |it: StoredCall| CallEntry { call: it.call, attempt: it.attempt, damaged: it.damage.is_some() };
+    let entry = |it: StoredCall| {
+        let StoredCall { call, attempt, usage, damage, .. } = it;
+        CallEntry { call, attempt, usage, damaged: damage.is_some() }
+    };
     let calls = calls.into_iter().map(entry).collect();
     json_response(&gateway, &reader.owner, &CallsResponse { calls, next })
 }

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use dalsegno_gateway::{Config, router};
+use dalsegno_model::{Operator as _, Read as _, RunLimits};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use uuid::Uuid;
@@ -42,6 +43,61 @@ async fn a_call_is_claimed_and_completed() {
     assert_eq!(done["verdict"], "done");
     assert_eq!(done["call"]["state"], "completed");
     assert_eq!(done["call"]["result"], json!({ "receipt": 7 }));
+}
+
+#[tokio::test]
+async fn a_recovering_worker_finds_the_tool_of_an_open_call() {
+    let ctx = TestContext::attached().await;
+    let named = |id: u128, tool: Value| {
+        let body = json!({ "claimId": Uuid::from_u128(id), "policy": "probe", "key": "k", "tool": tool });
+        body.to_string()
+    };
+    let go = ctx.post("calls/pay/claim", named(1, "bank.pay".into())).await.ok();
+    assert_eq!(go["call"]["tool"], "bank.pay");
+    ctx.post("calls/tell/claim", named(2, "send mail/é".into())).await.ok();
+    ctx.post("calls/tell/complete", complete(2, "completed", Value::Null)).await.ok();
+    for (tool, why) in [
+        (json!(""), "`tool` must have 1 to 128 characters"),
+        (json!("x".repeat(129)), "`tool` must have 1 to 128 characters"),
+        (json!("a\nb"), "control character"),
+        (json!(7), "expected a string"),
+    ] {
+        let refused = ctx.post("calls/other/claim", named(3, tool.clone())).await;
+        assert_eq!(refused.code(), "INVALID", "{tool}");
+        assert!(refused.detail().contains(why), "{why}: {}", refused.detail());
+    }
+    ctx.lose_pod(1).await;
+    let attached = ctx.attach("pod-2", SECOND).await.ok();
+    assert_eq!(attached["unsettledCalls"][0]["tool"], "bank.pay");
+    assert_eq!(attached["completedCalls"][0]["tool"], "send mail/é");
+}
+
+#[tokio::test]
+async fn a_call_reports_what_it_has_used_and_a_limit_is_in_the_next_flags() {
+    let ctx = TestContext::attached().await;
+    let limits = RunLimits { turns: None, tokens: Some(1_000), cost_micro_usd: None, active_ms: None };
+    ctx.store.set_limits(ctx.run, &limits).await.unwrap();
+    let body = |id: u128, usage: Value| {
+        json!({ "claimId": Uuid::from_u128(id), "outcome": "completed", "result": "hello", "usage": usage })
+            .to_string()
+    };
+    ctx.post("calls/model/claim", claim(1, "readOnly", Some("k"))).await.ok();
+    for usage in [json!({ "tokensIn": -1 }), json!({ "tokens": 1 }), json!(null)] {
+        assert_eq!(
+            ctx.post("calls/model/complete", body(1, usage.clone())).await.code(),
+            "INVALID",
+            "{usage}"
+        );
+    }
+    let first = body(1, json!({ "tokensIn": 900, "costMicroUSD": 3 }));
+    assert_eq!(ctx.post("calls/model/complete", first.clone()).await.ok(), json!({ "result": "ok" }));
+    assert_eq!(ctx.post("calls/model/complete", first).await.ok(), json!({ "result": "duplicate" }));
+    assert_eq!(ctx.post("heartbeat", "").await.ok()["limit"], false, "counted once");
+    ctx.post("calls/again/claim", claim(2, "readOnly", Some("k"))).await.ok();
+    ctx.post("calls/again/complete", body(2, json!({ "tokensOut": 100 }))).await.ok();
+    assert_eq!(ctx.post("heartbeat", "").await.ok()["limit"], true);
+    let used = ctx.store.get_run(ctx.run).await.unwrap().unwrap().usage;
+    assert_eq!((used.tokens_in, used.tokens_out, used.cost_micro_usd), (900, 100, 3));
 }
 
 /// An attach returns all results of the open turn, so they must fit into its response.

@@ -170,7 +170,8 @@ impl BoundaryLine {
 }
 
 impl From<StoredCall> for CallLine {
-    fn from(StoredCall { ordinal: _, call, attempt, touched: _, digests, damage: _ }: StoredCall) -> Self {
+    fn from(call: StoredCall) -> Self {
+        let StoredCall { ordinal: _, call, attempt, touched: _, usage, digests, damage: _ } = call;
         let text = |json: Option<Box<RawValue>>| json.map(|json| json.get().to_owned());
         Self {
             id: call.id,
@@ -181,6 +182,8 @@ impl From<StoredCall> for CallLine {
             arguments: text(call.arguments),
             result: text(call.result),
             attempt,
+            tool: call.tool,
+            usage,
             shredded: digests == CallDigests::Lost,
             digest_key: digest_key(digests),
         }
@@ -190,7 +193,9 @@ impl From<StoredCall> for CallLine {
 impl CallLine {
     /// The call in the form of a store's row.
     pub fn stored(self) -> Result<StoredCall, String> {
-        let Self { id, turn, policy, key, state, arguments, result, attempt, shredded, digest_key } = self;
+        let Self { id, turn, policy, key, state, arguments, result, .. } = self;
+        let (attempt, tool, usage) = (self.attempt, self.tool, self.usage);
+        let (shredded, digest_key) = (self.shredded, self.digest_key);
         let json = |text: Option<String>| {
             let json = text.map(RawValue::from_string).transpose();
             json.map_err(|error| format!("a payload of call {id:?} is not JSON: {error}"))
@@ -198,9 +203,10 @@ impl CallLine {
         let (arguments, result) = (json(arguments)?, json(result)?);
         Ok(StoredCall {
             ordinal: 0,
-            call: Call { id, turn, policy, key, state, arguments, result },
+            call: Call { id, turn, policy, key, state, tool, arguments, result },
             attempt,
             touched: None,
+            usage,
             digests: digests(shredded, digest_key),
             damage: None,
         })

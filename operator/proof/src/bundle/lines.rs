@@ -126,6 +126,12 @@ pub struct CallLine {
     /// The attempt that claimed it last. Absent in version 1.
     #[serde(default)]
     pub attempt: Option<i32>,
+    /// Name of the tool, if a claim has named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    /// What it has used, if it has said so.
+    #[serde(default, skip_serializing_if = "Usage::is_zero")]
+    pub usage: Usage,
     /// Its digests cannot be computed any more, because the run's data key was deleted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shredded: bool,

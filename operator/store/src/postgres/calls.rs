@@ -23,10 +23,10 @@ use dalsegno_model::{CallFilter, Claim, Claimed, Complete, Completed, RunId, Set
 
 static CLAIM: LazyLock<String> = LazyLock::new(|| {
     let call = CallRow::columns_of("(call)");
-    let known = with_known_key!("$14");
+    let known = with_known_key!("$15");
     format!(
         "{known} SELECT verdict, {call} \
-         FROM known, LATERAL ds_claim_v2(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
+         FROM known, LATERAL ds_claim_v3(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
     )
 });
 
@@ -35,9 +35,9 @@ const IS_UNDONE: &str = "SELECT EXISTS (SELECT FROM audit WHERE run = $1 AND kin
      AND (detail::jsonb #>> '{to,turn}')::integer < $4)";
 
 const COMPLETE: &str = concat!(
-    with_known_key!("$10"),
+    with_known_key!("$14"),
     "SELECT verdict, state, result, live \
-     FROM known, LATERAL ds_complete_v1(known.run, $2, $3, $4, $5, $6, $7, $8, $9)"
+     FROM known, LATERAL ds_complete_v2(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 );
 
 /// A query of calls. `{calls}`: the columns of a call.
@@ -112,7 +112,7 @@ impl Postgres {
         loop {
             let row = executor.optional(claim.query(sent)?).await?.ok_or(DbError::OtherDataKey)?;
             if let Some(call) = claim.with_other_arguments(&row)? {
-                return Ok(ClaimRow::OtherArguments(call));
+                return Ok(ClaimRow::OtherArguments(Box::new(call)));
             }
             match claim.without_equal(sent, &row)? {
                 Some(fewer) => sent = fewer,
@@ -135,7 +135,7 @@ impl Postgres {
                 };
                 if let Some(call) = claim.with_other_arguments(&row)? {
                     transaction.rollback().await?;
-                    return Ok(ClaimRow::OtherArguments(call));
+                    return Ok(ClaimRow::OtherArguments(Box::new(call)));
                 }
                 if let Some(fewer) = claim.without_equal(sent, &row)? {
                     sent = fewer;
@@ -167,6 +167,10 @@ impl Postgres {
             .bind(size::of_json(complete.result.as_deref()))
             .bind(OPEN_CALLS_LIMIT)
             .bind(result_digest(&complete.id, complete.result.as_deref(), &cipher))
+            .bind(complete.usage.tokens_in)
+            .bind(complete.usage.tokens_out)
+            .bind(complete.usage.tool_calls)
+            .bind(complete.usage.cost_micro_usd)
             .bind(cipher.data_key().map(|key| &**key));
         let row = self.pool.for_run(complete.run).optional(query).await?.ok_or(DbError::OtherDataKey)?;
         parse_completed(&row, complete, &cipher)
@@ -222,7 +226,7 @@ enum ClaimRow {
     /// With the verdict.
     Row(PgRow),
     /// The stored call has other arguments. Nothing was changed.
-    OtherArguments(CallRow),
+    OtherArguments(Box<CallRow>),
 }
 
 impl EncodedClaim<'_> {
@@ -246,6 +250,7 @@ impl EncodedClaim<'_> {
             .bind(arguments.map(|json| digests.render(json.get())))
             .bind(cipher.has_keys())
             .bind(claim.approval.as_deref().map(without_nul))
+            .bind(claim.tool.as_deref().map(without_nul))
             .bind(cipher.data_key().map(|key| key.to_vec())))
     }
 

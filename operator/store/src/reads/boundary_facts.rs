@@ -11,8 +11,8 @@ use dalsegno_model::{BoundaryFacts, LedBy, PastCall};
 
 /// The boundary `$2`, `$3`, `$4` of the run `$1`.
 ///
-/// What was used up to it is the run's sum without what later boundaries used. So the head of a run, however long, costs
-/// one row. Epochs only grow, and turns grow within an epoch. A rewind makes turns smaller: then all are read.
+/// What was used up to it is the run's sum without what later boundaries and later ends of calls used. So the head of a
+/// run, however long, costs few rows. Epochs only grow, and turns grow within an epoch. A rewind makes turns smaller: then all are read.
 pub(crate) const BOUNDARY_FACTS: &str = "\
     SELECT b.undone, b.event_count, b.at, p.at AS parent_at, \
         (SELECT t.at FROM boundaries t \
@@ -23,9 +23,9 @@ pub(crate) const BOUNDARY_FACTS: &str = "\
         (SELECT count(*) FROM attempts a \
          WHERE a.run = b.run AND a.number < b.attempt AND a.class = 'Disruption') AS disruptions, \
         (SELECT count(*) FROM calls c WHERE c.run = b.run AND c.turn <= b.turn) AS call_count, \
-        r.tokens_in - later.tokens_in AS tokens_in, r.tokens_out - later.tokens_out AS tokens_out, \
-        r.tool_calls - later.tool_calls AS tool_calls, \
-        r.cost_micro_usd - later.cost_micro_usd AS cost_micro_usd \
+        r.tokens_in - later.tokens_in - spent.tokens_in AS tokens_in, r.tokens_out - later.tokens_out - spent.tokens_out AS tokens_out, \
+        r.tool_calls - later.tool_calls - spent.tool_calls AS tool_calls, \
+        r.cost_micro_usd - later.cost_micro_usd - spent.cost_micro_usd AS cost_micro_usd \
     FROM boundaries b JOIN runs r ON r.id = b.run \
     LEFT JOIN boundaries p ON p.run = b.run AND p.turn = b.parent_turn AND p.boundary = b.parent_boundary \
         AND p.epoch = b.parent_epoch \
@@ -38,6 +38,16 @@ pub(crate) const BOUNDARY_FACTS: &str = "\
         WHERE run = $1 AND turn >= (SELECT CASE rewinds WHEN 0 THEN $2 ELSE 0 END FROM runs WHERE id = $1) \
             AND (epoch, turn, boundary) > ($4, $2, $3) \
     ) AS later \
+    CROSS JOIN ( \
+        SELECT CAST(coalesce(sum(tokens_in), 0) AS bigint) AS tokens_in, \
+            CAST(coalesce(sum(tokens_out), 0) AS bigint) AS tokens_out, \
+            CAST(coalesce(sum(tool_calls), 0) AS bigint) AS tool_calls, \
+            CAST(coalesce(sum(cost_micro_usd), 0) AS bigint) AS cost_micro_usd \
+        FROM calls \
+        WHERE run = $1 AND spent_at > ( \
+            SELECT at FROM boundaries WHERE run = $1 AND turn = $2 AND boundary = $3 AND epoch = $4 \
+        ) \
+    ) AS spent \
     WHERE b.run = $1 AND b.turn = $2 AND b.boundary = $3 AND b.epoch = $4";
 
 /// The latest calls of the run `$1` that were first seen up to the turn `$2`, in order, at most `$3`. The payloads of the

@@ -1,6 +1,6 @@
 //! A call's row.
 
-use dalsegno_protocol::{CallState, Policy, RawValue};
+use dalsegno_protocol::{CallState, Policy, RawValue, Usage};
 use uuid::Uuid;
 
 use super::EnumText;
@@ -35,6 +35,12 @@ table! {
         started_at: Option<i64>,
         ended_at: Option<i64>,
         touched_turn: Option<i32>,
+        tool: Option<String>,
+        spent_at: Option<i64>,
+        tokens_in: i64,
+        tokens_out: i64,
+        tool_calls: i64,
+        cost_micro_usd: i64,
     }
 }
 
@@ -42,6 +48,24 @@ impl CallRow {
     /// The call's state for workers and users.
     pub fn public_state(&self) -> CallState {
         if self.key_refused { CallState::KeyRefused } else { self.state.0 }
+    }
+
+    /// What the call has used.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            tokens_in: self.tokens_in,
+            tokens_out: self.tokens_out,
+            tool_calls: self.tool_calls,
+            cost_micro_usd: self.cost_micro_usd,
+        }
+    }
+
+    /// Notes what the call has used, and when that was added to the run's usage.
+    pub fn spend(&mut self, usage: &Usage, now: i64) {
+        let Usage { tokens_in, tokens_out, tool_calls, cost_micro_usd } = *usage;
+        (self.tokens_in, self.tokens_out) = (tokens_in, tokens_out);
+        (self.tool_calls, self.cost_micro_usd) = (tool_calls, cost_micro_usd);
+        self.spent_at = Some(now);
     }
 
     /// Whether the key or a payload looks sealed: then it is only readable with the run's data key.
@@ -91,6 +115,7 @@ impl CallRow {
             ordinal: self.ordinal,
             attempt: self.attempt,
             touched: self.touched_turn.or(Some(self.turn)),
+            usage: self.usage(),
             digests: cipher.call_digests(&self.id),
             // A key that cannot be opened is the damage that `public` reports.
             call: self.public_without_payloads(self.opened_key(cipher).unwrap_or_default()),
@@ -106,6 +131,7 @@ impl CallRow {
             policy: self.policy.0,
             key,
             state: self.public_state(),
+            tool: self.tool.clone(),
             arguments: None,
             result: None,
         }

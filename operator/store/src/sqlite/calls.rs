@@ -1,6 +1,6 @@
 //! Statements of tool calls: claimed before their effect, completed after it.
 
-use dalsegno_protocol::{CallState, Policy, RawValue};
+use dalsegno_protocol::{CallState, Policy, RawValue, Usage};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use uuid::Uuid;
@@ -9,7 +9,7 @@ use super::admission::{self, ClaimDecision};
 use super::audit::append;
 use super::disk::Room;
 use super::row::RunRow;
-use super::sqlx_types::EnumText;
+use super::sqlx_types::{EnumText, insert};
 use super::waits::UsedApproval;
 use super::{data_keys, open_calls, waits};
 use crate::db_error::DbResult;
@@ -17,7 +17,7 @@ use crate::keys::no_keys;
 use crate::reads::{CallRow, decode_payload, encode_payload};
 use crate::reads::{has_other_arguments, key_refused_message, not_granted_message, other_arguments_message};
 use crate::statements::CALLS_TO_SETTLE;
-use crate::transitions::{AuditEvent, has_capability, is_unsettled, needs_outcome};
+use crate::transitions::{AuditEvent, OutboxEntry, add_usage, has_capability, is_unsettled, needs_outcome};
 use dalsegno_format::seal::{AadContext, CallDigestsExt as _, PayloadCipher};
 use dalsegno_format::size;
 use dalsegno_model::audit::{actor, kind};
@@ -35,6 +35,7 @@ pub(super) struct PreparedClaim {
     pub arguments_bytes: i64,
     pub arguments_digest: Option<String>,
     pub approval: Option<String>,
+    pub tool: Option<String>,
     pub cipher: PayloadCipher,
     pub room: Room,
 }
@@ -103,6 +104,10 @@ async fn claim_call(conn: &mut SqliteConnection, now: i64, claim: PreparedClaim)
                     (call.arguments, call.arguments_bytes) = (claim.arguments, claim.arguments_bytes);
                     detail["arguments"] = claim.arguments_digest.into();
                 }
+                if let (None, Some(tool)) = (&call.tool, claim.tool) {
+                    detail["tool"] = tool.as_str().into();
+                    call.tool = Some(tool);
+                }
                 if !open_calls::add(conn, &mut row, call.bytes() - before).await? {
                     return Ok(Claimed::TooLarge);
                 }
@@ -149,6 +154,12 @@ async fn first_claim(
         started_at: Some(now),
         ended_at: None,
         touched_turn: None,
+        tool: claim.tool,
+        spent_at: None,
+        tokens_in: 0,
+        tokens_out: 0,
+        tool_calls: 0,
+        cost_micro_usd: 0,
     };
     if !open_calls::add(conn, &mut row, call.bytes()).await? {
         return Ok(Claimed::TooLarge);
@@ -161,6 +172,9 @@ async fn first_claim(
     });
     if let Some(digest) = claim.arguments_digest {
         detail["arguments"] = digest.into();
+    }
+    if let Some(tool) = &call.tool {
+        detail["tool"] = tool.as_str().into();
     }
     append(conn, &mut row, now, AuditEvent { kind: kind::CLAIMED, actor: actor::WORKER, detail }).await?;
     row.save(conn).await?;
@@ -205,6 +219,7 @@ pub(super) struct CallEnd {
     /// Neither planned nor started.
     pub state: CallState,
     pub result: Option<Box<RawValue>>,
+    pub usage: Usage,
     pub cipher: PayloadCipher,
 }
 
@@ -239,8 +254,14 @@ pub(super) async fn complete(conn: &mut SqliteConnection, now: i64, end: CallEnd
     } else {
         end_call(now, &mut row, &mut call, end.state);
     }
+    let mut detail = with_result(&row, &end, json!({ "call": call.id }));
+    if !end.usage.is_zero() {
+        detail["usage"] = json!(end.usage);
+        for entry in add_usage(&mut row, &mut call, &end.usage, now) {
+            insert(conn, OutboxEntry::TABLE, entry.assignments(row.id)).await?;
+        }
+    }
     call.save(conn).await?;
-    let detail = with_result(&row, &end, json!({ "call": call.id }));
     append(conn, &mut row, now, AuditEvent { kind, actor: actor::WORKER, detail }).await?;
     row.save(conn).await?;
     Ok(Completed::Ok)

@@ -68,6 +68,7 @@ impl Sqlite {
                 claim.arguments.as_deref().map(|json| digests.render(json.get()))
             },
             approval: claim.approval.clone(),
+            tool: claim.tool.clone(),
             cipher,
             room: self.room(),
         };
@@ -75,7 +76,7 @@ impl Sqlite {
     }
 
     pub(super) async fn complete_call(&self, complete: &Complete) -> Result<Completed> {
-        let Complete { run, capability, ref id, claim_id, outcome, ref result } = *complete;
+        let Complete { run, capability, ref id, claim_id, outcome, ref result, usage } = *complete;
         let cipher = self.cipher_to_write(run).await?;
         let end = calls::CallEnd {
             run,
@@ -84,6 +85,7 @@ impl Sqlite {
             claim_id,
             state: outcome.into(),
             result: result.clone(),
+            usage,
             cipher,
         };
         self.write("completing a call", |conn, now| Box::pin(calls::complete(conn, now, end))).await

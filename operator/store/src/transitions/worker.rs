@@ -1,9 +1,10 @@
 //! Checks and changes that the calls of workers share: for the rules, and for SQLite's hot statements.
 
-use dalsegno_protocol::Policy;
+use dalsegno_protocol::{Policy, Usage};
 use uuid::Uuid;
 
-use crate::reads::{Hash, RunRow};
+use super::OutboxEntry;
+use crate::reads::{CallRow, Hash, RunRow};
 use dalsegno_format::seal::BodyDigest;
 use dalsegno_model::{CommitReceipt, Digest};
 
@@ -21,6 +22,15 @@ pub(crate) fn has_unsettled(run: &RunRow) -> bool {
 /// policy is run again if its outcome is unknown, so it blocks nothing.
 pub(crate) fn needs_outcome(policy: Policy) -> i64 {
     i64::from(matches!(policy, Policy::Probe | Policy::Ask))
+}
+
+/// Adds what a call has used to the run's usage, as with a boundary's: the limits count it at once. Returns the
+/// notifications of limits that are now almost used up.
+pub(crate) fn add_usage(run: &mut RunRow, call: &mut CallRow, usage: &Usage, now: i64) -> Vec<OutboxEntry> {
+    call.spend(usage, now);
+    run.spend(usage);
+    run.check_usage_limits(now);
+    OutboxEntry::near_limits(run, now)
 }
 
 /// Whether the run was finished by this call: the same commit id and the same body.

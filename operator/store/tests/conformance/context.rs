@@ -275,6 +275,7 @@ impl Worker {
             policy,
             key: Some(format!("key-of-{id}")),
             arguments: Some(json(r#"{"amount":  1}"#)),
+            tool: None,
         }
     }
 
@@ -286,6 +287,7 @@ impl Worker {
             claim_id: claim.claim_id,
             outcome: CompleteOutcome::Completed,
             result: Some(json(r#"{"done":  true}"#)),
+            usage: Usage::default(),
         }
     }
 

@@ -5,6 +5,7 @@ mod approval_use;
 mod attach;
 mod attempts;
 mod audit;
+mod call_facts;
 mod calls;
 mod cancel;
 mod checkpoints;

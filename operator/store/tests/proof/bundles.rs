@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dalsegno_model::{AuditRow, Complete, ReadTransaction, RunId};
+use dalsegno_model::{AuditRow, Claim, Claimed, Complete, ReadTransaction, RunId};
 use dalsegno_proof::bundle::{Export, ExportOf, Verified, state, verify};
 use dalsegno_proof::{
     Anchor, Anchors, AuditChain, BoundaryChain, HeadsToAnchor, PublicKey, Signer, check_store,
 };
-use dalsegno_protocol::Boundary;
+use dalsegno_protocol::{Boundary, RecordOp, Usage};
 use jiff::Timestamp;
 use proptest::prelude::Rng as _;
 use proptest::test_runner::{RngAlgorithm, TestRng};
@@ -260,9 +260,12 @@ fn lines_are_what_the_schema_says(version: u32, golden: &[u8]) {
         let described = &schema["properties"][kind];
         // Fields that only some boundaries and calls have.
         let some = ["digestKey", "dropped", "shredded", "forkedFrom", "keyed"];
+        let some_calls: &[&str] = if kind == "call" { &["tool", "usage"] } else { &[] };
+        let is_of_all =
+            |name: &String| !some.contains(&name.as_str()) && !some_calls.contains(&name.as_str());
         let names = |value: &Value| {
             let names = value.as_object().unwrap().keys().cloned();
-            names.filter(|name| !some.contains(&name.as_str())).collect::<Vec<_>>()
+            names.filter(is_of_all).collect::<Vec<_>>()
         };
         assert_eq!(names(fields), names(&described["properties"]), "{kind}");
         let mut required: Vec<_> = described["required"]
@@ -278,8 +281,13 @@ fn lines_are_what_the_schema_says(version: u32, golden: &[u8]) {
 
 async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
     let worker = used(engine).await;
-    let claim = engine.cx.start_call(&worker, "pay", dalsegno_protocol::Policy::Probe).await;
-    engine.cx.complete(&worker.complete(&claim)).await.unwrap();
+    let tool = Some("bank.pay".to_owned());
+    let claim = Claim { tool, ..worker.claim("pay", dalsegno_protocol::Policy::Probe) };
+    assert!(matches!(engine.cx.claim(&claim).await.unwrap(), Claimed::Go(_)));
+    let usage = Usage { tokens_in: 5, ..Usage::default() };
+    engine.cx.complete(&Complete { usage, ..worker.complete(&claim) }).await.unwrap();
+    let delete = RecordOp::DeletePrefix { space: "s".into(), prefix: "k".into() };
+    engine.cx.write_records(&worker.record_batch(vec![delete])).await.unwrap();
     let claim = engine.cx.start_call(&worker, "ship", dalsegno_protocol::Policy::RetrySameKey).await;
     let outcome = dalsegno_protocol::CompleteOutcome::KeyRefused;
     engine.cx.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
@@ -294,6 +302,7 @@ async fn a_run_is_exported_and_verified_without_the_store(engine: &Engine) {
     let text = String::from_utf8(bytes).unwrap();
     assert_eq!(schema_errors(3, &text), [""; 0], "a new bundle matches the schema");
     assert!(text.contains(r#"{\"event\":  2}"#), "events are exported byte for byte");
+    assert!(text.contains(r#""tool":"bank.pay","usage":{"tokensIn":5,"#), "{text}");
     let reading = engine.cx.begin_read().await.unwrap();
     let signer = Arc::new(Signer::load(&*engine.cx.store, None).await.unwrap());
     let of = ExportOf { store: Uuid::nil(), run: Uuid::max(), at: Timestamp::UNIX_EPOCH };

@@ -3,7 +3,7 @@
 use dalsegno_format::header;
 use dalsegno_format::seal::{CallDigests, CallDigestsExt as _};
 use dalsegno_model::{CallFilter, Claim, Claimed, Commit, Complete, Retention, Settle};
-use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy};
+use dalsegno_protocol::{CallOutcome, CompleteOutcome, Policy, Usage};
 
 use crate::context::{Worker, json, noise, ok, person_settles, planned};
 use crate::stores::id;
@@ -42,10 +42,11 @@ pub async fn busy(engine: &Engine) -> Worker {
         cx.complete(&complete).await.unwrap();
     }
     let worker = cx.next_worker(&worker).await;
-    let claim = cx.start_call(&worker, "again", Policy::RetrySameKey).await;
-    cx.complete(&Complete { result: Some(json(r#"{"at":"last"}"#)), ..worker.complete(&claim) })
-        .await
-        .unwrap();
+    let claim = Claim { tool: Some("bank.pay".into()), ..worker.claim("again", Policy::RetrySameKey) };
+    assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_)));
+    let usage = Usage { tokens_in: 5, ..Usage::default() };
+    let result = Some(json(r#"{"at":"last"}"#));
+    cx.complete(&Complete { result, usage, ..worker.complete(&claim) }).await.unwrap();
     cx.settle(&worker.settle("bare")).await.unwrap();
     let settle = Settle { outcome: CallOutcome::Failed, result: None, ..person_settles(worker.run, "asked") };
     cx.settle(&settle).await.unwrap();
@@ -105,6 +106,12 @@ async fn every_edited_column_of_a_call_is_found(engine: &Engine) {
         ("never", "turn = 1", "turn"),
         ("paid", "touched_turn = 2", "last turn"),
         ("seen", "touched_turn = 1", "last turn"),
+        ("again", "tool = 'bank.ask'", "tool"),
+        ("again", "tool = NULL", "tool"),
+        ("paid", "tool = 'bank.pay'", "tool"),
+        ("again", "tokens_in = 4", "usage"),
+        ("paid", "cost_micro_usd = 1", "usage"),
+        ("never", "tokens_out = 1", "usage"),
         ("again", "attempt = 1", "attempt"),
         ("again", "attempt = NULL", "attempt"),
         ("again", "state = 'failed'", "state"),

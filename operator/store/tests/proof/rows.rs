@@ -144,12 +144,10 @@ impl Rows {
             "call": "pay", "policy": "probe", "key": digest(key), "arguments": digest(arguments)
         });
         self.append_audit(run, kind::PLANNED, &json!({ "turn": 2, "calls": [planned] }));
-        self.append_audit(run, kind::CLAIMED, &json!({ "call": "pay", "attempt": 2, "turn": 2 }));
-        self.append_audit(
-            run,
-            kind::COMPLETED,
-            &json!({ "call": "pay", "turn": 2, "result": digest(result) }),
-        );
+        let claimed = json!({ "call": "pay", "attempt": 2, "turn": 2 });
+        self.append_audit(run, kind::CLAIMED, &claimed);
+        let completed = json!({ "call": "pay", "turn": 2, "result": digest(result) });
+        self.append_audit(run, kind::COMPLETED, &completed);
         let json = |text: &str| RawValue::from_string(text.into()).ok();
         let call = Call {
             id: "pay".into(),
@@ -157,12 +155,13 @@ impl Rows {
             policy: Policy::Probe,
             key: key.into(),
             state: CallState::Completed,
+            tool: None,
             arguments: json(arguments),
             result: json(result),
         };
         let digests = CallDigests::Plain;
-        let stored =
-            StoredCall { ordinal: 1, call, attempt: Some(2), touched: Some(2), digests, damage: None };
+        let (attempt, touched, usage) = (Some(2), Some(2), Usage::default());
+        let stored = StoredCall { ordinal: 1, call, attempt, touched, usage, digests, damage: None };
         self.calls.push((run, stored));
     }
 

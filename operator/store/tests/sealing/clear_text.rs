@@ -1,9 +1,9 @@
 //! The texts that encryption leaves in clear: in which columns they are, and that they are in no other.
 
 use dalsegno_model::{
-    BudgetReset, Class, Completed, Ending, Identity, NewMessage, NewRun, NextStep, OpenWaitRequest,
-    PodRecord, RecordBatch, RequestedBy, RunRecord, Sent, Settle, SettledBy, Verdict, WaitAsks, WaitOpened,
-    Written,
+    BudgetReset, Claim, Claimed, Class, Completed, Ending, Identity, NewMessage, NewRun, NextStep,
+    OpenWaitRequest, PodRecord, RecordBatch, RequestedBy, RunRecord, Sent, Settle, SettledBy, Verdict,
+    WaitAsks, WaitOpened, Written,
 };
 use dalsegno_protocol::{OnTimeout, Payload, Policy, RecordOp};
 
@@ -15,7 +15,7 @@ on_both_databases! {
 }
 
 /// The columns that docs/reference/encryption.md lists as stored in clear, in order. The test writes the canary into each.
-const IN_CLEAR: [&str; 34] = [
+const IN_CLEAR: [&str; 35] = [
     "attempts.agent_version",
     "attempts.candidates",
     "attempts.image_digest",
@@ -30,6 +30,7 @@ const IN_CLEAR: [&str; 34] = [
     "calls.id",
     "calls.reason",
     "calls.settled_by",
+    "calls.tool",
     "data_keys.key_id",
     "messages.author",
     "messages.id",
@@ -171,7 +172,9 @@ async fn canary_writes(cx: &TestContext, worker: &Worker) {
         audit_id: None,
     };
     assert!(matches!(cx.send_message(&message).await.unwrap(), Sent::Ok(_)));
-    let claim = cx.start_call(worker, &format!("{CANARY} claimed"), Policy::Probe).await;
+    let claim =
+        Claim { tool: Some(CANARY.into()), ..worker.claim(&format!("{CANARY} claimed"), Policy::Probe) };
+    assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_)));
     cx.complete(&worker.complete(&claim)).await.unwrap();
     cx.snapshot(worker.run).await.unwrap();
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use dalsegno_model::{Complete, Error, EventQuery, RunId, RunRecord};
+use dalsegno_model::{Claim, Claimed, Complete, Error, EventQuery, RunId, RunRecord};
 use dalsegno_proof::verify;
 use dalsegno_proof::{Anchors, check_store};
-use dalsegno_protocol::{CompleteOutcome, Policy};
+use dalsegno_protocol::{CompleteOutcome, Policy, Usage};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 
 use crate::context::{TestContext, ok, planned, result_place, rewind_to};
@@ -190,9 +190,9 @@ async fn random_edits_are_found() {
     assert!(!is_found(cx, &run).await && !has_problem(cx).await, "all edits were taken back");
 }
 
-/// Columns of a call that nothing depends on, or that the audit does not record: the times of claim and end, the claim
-/// id, who settled the call and why (the audit row `settled` has it), and the counted bytes.
-const UNRECORDED: [&str; 9] = [
+/// Columns of a call that nothing depends on, or that the audit does not record: the times of claim, end and usage, the
+/// claim id, who settled the call and why (the audit row `settled` has it), and the counted bytes.
+const UNRECORDED: [&str; 10] = [
     "ordinal",
     "created_at",
     "started_at",
@@ -202,6 +202,7 @@ const UNRECORDED: [&str; 9] = [
     "reason",
     "arguments_bytes",
     "result_bytes",
+    "spent_at",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -268,9 +269,11 @@ async fn calls(cx: &TestContext) {
         ("failed", Some(CompleteOutcome::Failed)),
         ("completed", Some(CompleteOutcome::Completed)),
     ] {
-        let claim = cx.start_call(&worker, id, Policy::Ask).await;
+        let claim = Claim { tool: Some("bank.pay".into()), ..worker.claim(id, Policy::Ask) };
+        assert!(matches!(cx.claim(&claim).await.unwrap(), Claimed::Go(_)));
         if let Some(outcome) = outcome {
-            cx.complete(&Complete { outcome, ..worker.complete(&claim) }).await.unwrap();
+            let usage = Usage { tokens_in: 1, tokens_out: 2, tool_calls: 3, cost_micro_usd: 4 };
+            cx.complete(&Complete { outcome, usage, ..worker.complete(&claim) }).await.unwrap();
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use dalsegno_protocol::{CallOutcome, Code, CompleteOutcome, Policy};
-use dalsegno_sdk::{Error, ToolCall, ToolError};
+use dalsegno_sdk::{Error, ToolCall, ToolError, Usage};
 use serde_json::{Value, json};
 
-use crate::gateway::{Gateway, call, problem};
+use crate::gateway::{Gateway, attached, call, problem};
 
 #[test]
 fn a_new_call_runs_its_tool_with_the_stored_key_and_arguments() {
@@ -23,6 +23,39 @@ fn a_new_call_runs_its_tool_with_the_stored_key_and_arguments() {
     assert_eq!(claim["key"], "r1:turn-1");
     let done = json!({"claimId": claim["claimId"], "outcome": "completed", "result": "k1 41"});
     assert_eq!(gateway.body("calls/turn-1/complete"), done);
+}
+
+#[test]
+fn a_call_names_its_tool_and_says_what_it_has_used() {
+    let gateway = Gateway::new()
+        .on("calls/turn-1/claim", [call("go", "started", json!({"tool": "model"}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let usage = Usage { tokens_in: 900, tokens_out: 40, ..Usage::default() };
+    let call = ToolCall::new("turn-1", Policy::ReadOnly).tool("model");
+    let answer = run.call_metered(call, (), |_, ()| Ok(("hello".to_owned(), usage))).unwrap();
+    assert_eq!(answer, "hello");
+    assert_eq!(gateway.body("calls/turn-1/claim")["tool"], "model");
+    let used = json!({"tokensIn": 900, "tokensOut": 40, "toolCalls": 0, "costMicroUSD": 0});
+    assert_eq!(gateway.body("calls/turn-1/complete")["usage"], used);
+    assert!(matches!(
+        run.complete_metered("turn-1", CompleteOutcome::Completed, &1, usage),
+        Err(Error::NotClaimed { .. })
+    ));
+}
+
+#[test]
+fn a_name_and_a_usage_wait_until_every_gateway_has_them() {
+    let old = || attached(json!({"contract": 2}));
+    let gateway = Gateway::new()
+        .on("attach", [old(), old(), attached(json!({}))])
+        .on("calls/turn-1/claim", [call("go", "started", json!({}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    run.call(ToolCall::new("turn-1", Policy::ReadOnly), (), |_, ()| Ok(1)).unwrap();
+    assert_eq!(gateway.bodies("attach").len(), 1, "nothing new was sent");
+    run.call(ToolCall::new("turn-1", Policy::ReadOnly).tool("t"), (), |_, ()| Ok(1)).unwrap();
+    assert_eq!(gateway.bodies("attach").len(), 3);
 }
 
 #[test]

@@ -167,6 +167,12 @@ fn call() -> CallRow {
         started_at: Some(1_000),
         ended_at: None,
         touched_turn: None,
+        tool: None,
+        spent_at: None,
+        tokens_in: 0,
+        tokens_out: 0,
+        tool_calls: 0,
+        cost_micro_usd: 0,
     }
 }
 
