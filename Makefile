@@ -54,8 +54,8 @@ lint: ## check formats, lints, types, the TLS provider, the chart and the script
 generate: ## write the CustomResourceDefinitions from crds/src
 	cargo run --quiet --package dalsegno-crds --bin generate-crds
 
-images: ## build the programs and push their images
-	@hack/images.sh
+images: ## build the programs and push their images; EXAMPLES=all adds those of the examples on frameworks
+	@hack/images.sh $(EXAMPLES)
 
 cluster: ## start a real two-node Kubernetes cluster on this machine
 	@hack/cluster.sh up

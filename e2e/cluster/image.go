@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -62,11 +60,41 @@ func buildImage(spec ImageSpec) (v1.Image, error) {
 	return mutate.ConfigFile(image, file)
 }
 
-// layerOf packs a directory. The layer is not compressed, so that its digest does not
-// depend on the version of a compressor. It is only copied on the same disk.
+// dirLayer is a layer with the files of a directory. It is not compressed, so that its digest does not depend on the
+// version of a compressor. It is only copied on the same disk. The directory is packed anew for each reader, so that a
+// layer of any size needs no memory.
+type dirLayer struct {
+	dir    string
+	digest v1.Hash
+	size   int64
+}
+
+// layerOf packs a directory once, for the digest and the size.
 func layerOf(dir string) (v1.Layer, error) {
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
+	layer := &dirLayer{dir: dir}
+	packed, err := layer.Uncompressed()
+	if err != nil {
+		return nil, err
+	}
+	defer packed.Close()
+	layer.digest, layer.size, err = v1.SHA256(packed)
+	return layer, err
+}
+
+func (l *dirLayer) Digest() (v1.Hash, error)            { return l.digest, nil }
+func (l *dirLayer) DiffID() (v1.Hash, error)            { return l.digest, nil }
+func (l *dirLayer) Size() (int64, error)                { return l.size, nil }
+func (l *dirLayer) MediaType() (types.MediaType, error) { return types.OCIUncompressedLayer, nil }
+func (l *dirLayer) Compressed() (io.ReadCloser, error)  { return l.Uncompressed() }
+func (l *dirLayer) Uncompressed() (io.ReadCloser, error) {
+	reader, writer := io.Pipe()
+	go func() { writer.CloseWithError(pack(writer, l.dir)) }()
+	return reader, nil
+}
+
+// pack writes a directory as a tar file.
+func pack(out io.Writer, dir string) error {
+	w := tar.NewWriter(out)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error { // in lexical order
 		if err != nil || path == dir {
 			return err
@@ -77,10 +105,7 @@ func layerOf(dir string) (v1.Layer, error) {
 		}
 		return addEntry(w, path, rel, entry)
 	})
-	if err := errors.Join(err, w.Close()); err != nil {
-		return nil, err
-	}
-	return static.NewLayer(b.Bytes(), types.OCIUncompressedLayer), nil
+	return errors.Join(err, w.Close())
 }
 
 func addEntry(w *tar.Writer, path, rel string, entry fs.DirEntry) error {

@@ -6,6 +6,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // tree creates a small root file system whose files have this time.
@@ -88,6 +90,25 @@ func TestLayersAreInOrderAndUncompressed(t *testing.T) {
 		must(t, err)
 		if digest != wantDigest || digest != diffID {
 			t.Errorf("layer %d: digest %s, diff id %s, want %s", i, digest, diffID, wantDigest)
+		}
+	}
+}
+
+func TestALayerIsTheSameEachTimeItIsRead(t *testing.T) {
+	layer, err := layerOf(tree(t, time.Now(), "a", "b/c"))
+	must(t, err)
+	digest, err := layer.Digest()
+	must(t, err)
+	size, err := layer.Size()
+	must(t, err)
+	for range 2 {
+		packed, err := layer.Compressed()
+		must(t, err)
+		read, length, err := v1.SHA256(packed)
+		must(t, err)
+		must(t, packed.Close())
+		if read != digest || length != size {
+			t.Errorf("%d bytes with %s, want %d with %s", length, read, size, digest)
 		}
 	}
 }
