@@ -22,6 +22,9 @@ environment() {
     "$python" -m pip install --quiet --disable-pip-version-check "${@:2}"
 }
 
+# pinned FRAMEWORK PACKAGE: prints the version that the framework's example is pinned to.
+pinned() { sed -n "s/^$2==//p" "deploy/examples/$1/requirements.txt"; }
+
 # sources NAME PACKAGE VERSION: unpacks the package's source distribution, whose tests stay as they are, into `sources`.
 sources() {
     sources=$cache/$1/$2-$3
@@ -42,7 +45,7 @@ types() {
     need_types
     (
         cd "$package"
-        export MYPYPATH=src:tests:tests/contract:tests/scripted:tests/packaging:tests/vendor/$1:$example
+        export MYPYPATH=src:tests:tests/contract:tests/scripted:tests/packaging:tests/vendor:tests/vendor/$1:$example
         local mypy=("$python" -m mypy --config-file= --python-version 3.11 --cache-dir "$TARGET_DIR/mypy-$1")
         "${mypy[@]}" --strict "src/dalsegno/$1" "tests/vendor/$1" "tests/typing/user_$1.py"
         "${mypy[@]}" --check-untyped-defs "$example/agent.py"
@@ -78,8 +81,9 @@ theirs() {
 }
 
 adapter_claude() {
-    local version=0.2.188 deselected=() test
-    environment claude mypy==2.4.1 pytest==9.2.0 'anyio[trio]' claude-agent-sdk==$version
+    local version deselected=() test
+    version=$(pinned claude claude-agent-sdk)
+    environment claude mypy==2.4.1 pytest==9.2.0 'anyio[trio]' -r deploy/examples/claude/requirements.txt
     types claude
     ours claude
     packaged claude
@@ -101,9 +105,10 @@ adapter_claude() {
 
 # LangGraph's own tests run with our saver in the place of its saver in memory. They import the other packages.
 adapter_langgraph() {
-    local version=1.2.24
-    environment langgraph mypy==2.4.1 pytest==9.2.0 langgraph==$version langgraph-checkpoint==4.3.2 \
-        langgraph-checkpoint-conformance==0.0.2 langchain-openai==1.7.4 langgraph-checkpoint-sqlite==3.1.2 \
+    local version
+    version=$(pinned langgraph langgraph)
+    environment langgraph mypy==2.4.1 pytest==9.2.0 -r deploy/examples/langgraph/requirements.txt \
+        langgraph-checkpoint-conformance==0.0.2 langgraph-checkpoint-sqlite==3.1.2 \
         langgraph-checkpoint-postgres==3.2.0 pycryptodome==4.4.0 redis==8.1.0 pytest-mock==3.17.0 syrupy==7.0.2 \
         'psycopg[binary,pool]==3.3.9'
     types langgraph
@@ -114,10 +119,11 @@ adapter_langgraph() {
 }
 
 adapter_openai() {
-    local version=0.24.0
+    local version
+    version=$(pinned openai openai-agents)
     export OPENAI_AGENTS_DISABLE_TRACING=1 # nothing is sent anywhere
-    environment openai openai-agents==$version mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.5.0 httpx==0.28.1 \
-        inline-snapshot==0.36.1
+    environment openai -r deploy/examples/openai/requirements.txt mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.5.0 \
+        httpx==0.28.1 inline-snapshot==0.36.1
     types openai
     ours openai -p no:asyncio
     packaged openai
@@ -131,7 +137,7 @@ adapter_openai() {
 
 # Pydantic AI publishes no tests of its own. The replay matrix and the pinned names are in tests/vendor/pydantic_ai.
 adapter_pydantic_ai() {
-    environment pydantic-ai pytest==9.2.0 mypy==2.4.1 'pydantic-ai-slim[openai]==2.68.0'
+    environment pydantic-ai pytest==9.2.0 mypy==2.4.1 -r deploy/examples/pydantic_ai/requirements.txt
     types pydantic_ai
     ours pydantic_ai
     packaged pydantic-ai

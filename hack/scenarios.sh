@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs some end-to-end tests on a cluster that stays up: `hack/scenarios.sh scenarios evicted`, `hack/scenarios.sh chaos
-# nodes`. The second argument is a part of the tests' names; without it all of them run. What has changed is built and
-# installed first.
+# nodes`, `hack/scenarios.sh examples`. The second argument is a part of the tests' names; without it all of them run.
+# What has changed is built and installed first.
 source "$(dirname "$0")/lib.sh"
 
-target=${1:?scenarios, which run in parallel, or chaos, one after the other}
+target=${1:?scenarios or examples, which run in parallel, or chaos, one after the other}
 shift
 threads=3 images=()
 [[ $target != chaos ]] || threads=1
 [[ $target != chaos || ($# -gt 0 && $* != *external* && $* != *dbos*) ]] || images+=(dbos)
+[[ $target != examples ]] || threads=4 images=(all)
 
 need_languages
 need_postgres

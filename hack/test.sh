@@ -149,6 +149,7 @@ run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
 run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider -m 'not slow' sdk/python || true
 
 scenarios=$(program_of scenarios --test scenarios) chaos=$(program_of chaos --test chaos)
+examples=$(program_of examples --test examples)
 
 # last_steps: starts what no test waits for.
 last_steps() {
@@ -163,6 +164,8 @@ background 'adapters' 60 hack/adapters.sh
 if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" &&
     run 'images' nothing 10 env SKIP_BUILD=1 hack/images.sh &&
     run 'install' nothing 5 "$PROGRAMS/e2e-setup"; then
+    # Only the tests after the scenarios need them. They hold the packages of agent frameworks, so they take minutes.
+    background 'images of the examples' 30 env SKIP_BUILD=1 hack/images.sh all
     left_out=(--skip upgrade::runs_on_the_embedded_store) # `make upgrade` runs it too
     if has_previous; then
         # Only the last tests need it.
@@ -172,6 +175,8 @@ if run 'cluster' nothing 10 go run -C e2e/cluster . up && eval "$(cluster env)" 
         echo '-- left out: the test of an upgrade, since this clone does not have the previous version' | tee -a "$logs/summary"
     fi
     run 'scenarios' cargo 20 bash -c 'end_to_end "$@"' bash "$scenarios" --test-threads=3 || true
+    finish 'images of the examples' nothing || true
+    run 'examples' cargo 8 bash -c 'end_to_end "$@"' bash "$examples" --test-threads=4 || true
     ! has_previous || finish 'previous version' nothing || true
     last_steps
     run 'chaos' cargo 52 bash -c 'end_to_end "$@"' bash "$chaos" --test-threads=1 "${left_out[@]}" || true

@@ -30,6 +30,8 @@ pub struct Entry {
     pub turn: i32,
     /// The attempt that requested it first.
     pub attempt: i32,
+    /// What was done.
+    pub note: String,
     /// How often it was requested.
     pub deliveries: u32,
     /// The attempts that requested it. Each may have sent several requests if an answer was lost.
@@ -57,11 +59,13 @@ impl Note {
 impl Ledger {
     /// Finds the ledger that [`install::set_up`] has installed.
     pub async fn find(client: &Client) -> Result<Self> {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), install::TOOLS_NAMESPACE);
-        let selector = ListParams::default().labels("app=ledger");
+        Self::find_in(client, install::TOOLS_NAMESPACE).await
+    }
+
+    /// Finds the ledger in this namespace.
+    pub async fn find_in(client: &Client, namespace: &str) -> Result<Self> {
         let ip = eventually("the ledger's pod", secs(30), async || {
-            let pods = pods.list(&selector).await?;
-            Ok(pods.into_iter().find_map(|pod| pod.status.clone()?.pod_ip.filter(|_| is_running(&pod))))
+            Ok(Some(pod_ip(client, namespace, "ledger").await?))
         })
         .await?;
         Ok(Self { base: format!("http://{ip}:{}", install::LEDGER_PORT) })
@@ -120,6 +124,14 @@ pub(crate) fn unreported_turns(entries: &[Entry], notes: &[Note], attempt: i32, 
     turns_made.filter(|turn| *turn < turns && !is_reported(*turn)).collect()
 }
 
+/// The address of the running pod with this label `app`. Fails if there is none.
+pub(crate) async fn pod_ip(client: &Client, namespace: &str, app: &str) -> Result<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let pods = pods.list(&ListParams::default().labels(&format!("app={app}"))).await?;
+    let ip = pods.into_iter().find_map(|pod| pod.status.clone()?.pod_ip.filter(|_| is_running(&pod)));
+    ip.with_context(|| format!("no pod of {app} is running in {namespace}"))
+}
+
 fn is_running(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
         && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
@@ -138,7 +150,14 @@ mod tests {
     fn a_turn_of_the_last_attempt_without_its_own_note_is_unreported() {
         let entry = |(turn, attempts): (i32, &[i32])| {
             let attempts = attempts.to_vec();
-            Entry { key: turn.to_string(), turn, attempt: attempts[0], deliveries: 1, attempts }
+            Entry {
+                key: turn.to_string(),
+                turn,
+                attempt: attempts[0],
+                note: String::new(),
+                deliveries: 1,
+                attempts,
+            }
         };
         // Attempt 1 was killed in turn 3. Attempt 2 made turn 3 again, and ended with turn 5, the run's last one.
         let attempts_by_turn: &[(i32, &[i32])] = &[(1, &[1]), (2, &[1]), (3, &[1, 2]), (4, &[2]), (5, &[2])];

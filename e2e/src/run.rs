@@ -257,11 +257,19 @@ impl Run<'_> {
         .await
     }
 
-    /// Checks that each turn was tried by one attempt, and before it only by attempts that ended in the middle of the
-    /// turn.
     async fn expect_no_turn_retried(&self, status: &AgentRunStatus) -> Result {
+        self.expect_no_entry_retried(&self.ctx.ledger.entries(&self.key()).await?, status)
+    }
+
+    /// Checks that each turn of these entries was tried by one attempt, and before it only by attempts that ended in the
+    /// middle of the turn.
+    pub(crate) fn expect_no_entry_retried(
+        &self,
+        entries: &[ledger::Entry],
+        status: &AgentRunStatus,
+    ) -> Result {
         let history = status.recovery().history;
-        for entry in self.ctx.ledger.entries(&self.key()).await? {
+        for entry in entries {
             let last = entry.attempts.iter().max();
             let ended_in_it = |attempt: &i32| {
                 let end = history.iter().find(|end| end.attempt == *attempt);

@@ -1,11 +1,11 @@
 """An example agent on the Claude Agent SDK: it pays the open invoices, and outlives its pods.
 
-Claude lists the invoices and pays each by a tool. The tool writes into the ledger under the call's key, so an invoice is
-paid once, however often the process is killed.
+Claude lists the invoices and pays each by a tool. The tool writes into the ledger, which stands for the bank, under the
+call's key, so an invoice is paid once, however often the process is killed.
 
 The input: {"task", "ledger", "approve", "toolSeconds"}. With "approve" a person decides on each payment.
 
-Without ANTHROPIC_API_KEY a script in this process plays the model (fake_model.py).
+With ANTHROPIC_API_KEY in the environment the model is Claude; without it, a script plays the model (fake_model.py).
 """
 
 import asyncio
@@ -32,6 +32,7 @@ def text(value):
 
 @tool("list_invoices", "Lists the open invoices.", {})
 async def list_invoices(args):
+    await asyncio.sleep(job.get("toolSeconds", 0))
     return text(json.dumps(INVOICES))
 
 
@@ -52,10 +53,10 @@ def write(ledger, entry):
 
 async def main():
     global job, run
-    if "ANTHROPIC_API_KEY" not in os.environ:
+    if not os.environ.get("ANTHROPIC_API_KEY"):
         import fake_model
 
-        os.environ.update(fake_model.start().environment)
+        os.environ.update(fake_model.environment())
     options = ClaudeAgentOptions(
         system_prompt="You are an accountant. Pay each open invoice once, one after the other. Then say that you are done.",
         model=os.environ.get("ANTHROPIC_MODEL", "claude-sonnet-4-5"),

@@ -1,4 +1,10 @@
-"""A stand-in for Claude's model: it says the same in each attempt, and costs nothing."""
+"""A stand-in for Claude's model: it says the same in each attempt, and costs nothing.
+
+python3 fake_model.py 8091        # a server of its own, which outlives the agent. The agent uses it with FAKE_MODEL=http://…
+"""
+
+import os
+import sys
 
 from dalsegno.testing.models import FakeAnthropic, Reply, ToolCall
 
@@ -10,6 +16,11 @@ SCRIPT = [
 ]
 
 
-def start() -> FakeAnthropic:
-    """A server with Anthropic's API on a port of 127.0.0.1."""
-    return FakeAnthropic(SCRIPT)
+def environment():
+    """Variables for the CLI: of the server that FAKE_MODEL names, or of one in this process."""
+    url = os.environ.get("FAKE_MODEL")
+    return FakeAnthropic.environment_of(url) if url else FakeAnthropic(SCRIPT).environment
+
+
+if __name__ == "__main__":
+    FakeAnthropic(SCRIPT, host="0.0.0.0", port=int(sys.argv[1])).wait()

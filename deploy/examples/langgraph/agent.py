@@ -4,13 +4,12 @@ A refund above the limit needs a person's approval; the run has no pod while it 
 bank. It honours the key of a call: a refund that is sent twice is paid once.
 
 The input: {"letters", "limitCents", "ledger"}, and "pauseSeconds" to see more of it. With OPENAI_API_KEY it asks a model
-of OpenAI (OPENAI_MODEL names it); without, it asks a fake one, which always answers in the same way.
+of OpenAI (OPENAI_MODEL names it); without, a script plays the model (fake_model.py).
 """
 
 import http.client
 import json
 import os
-import re
 import time
 import urllib.request
 
@@ -25,24 +24,6 @@ from langgraph.types import interrupt
 
 RULES = "You are the refund desk of a shop. Look the order up, refund what was paid for it, and answer the customer."
 ORDERS = {"A-1": 1900, "A-2": 48900, "A-3": 750}
-
-
-def fake_model():
-    """A stand-in for OpenAI, in this process: it looks the order up, then pays the refund, then answers."""
-    from dalsegno.testing.models import FakeOpenAI, Reply, ToolCall
-
-    def reply(body):
-        letter = max(at for at, message in enumerate(body["messages"]) if message["role"] == "user")
-        order = re.findall(r"A-\d+", body["messages"][letter]["content"])[0]
-        said = body["messages"][letter + 1 :]
-        if not said:
-            return Reply(tool_calls=[ToolCall("find_order", {"order": order})])
-        if len(said) == 2:
-            paid = json.loads(said[-1]["content"])["paidCents"]
-            return Reply(tool_calls=[ToolCall("refund", {"order": order, "cents": paid})])
-        return Reply(f"About {order}: {said[-1]['content']}")
-
-    os.environ.update(FakeOpenAI(reply).environment)
 
 
 def build(run, saver):
@@ -123,7 +104,9 @@ def pay(ledger, entry):
 
 def main():
     if not os.environ.get("OPENAI_API_KEY"):
-        fake_model()
+        import fake_model
+
+        os.environ.update(fake_model.environment())
     with dalsegno.attach() as run:
         print(f"attempt {run.attempt} continues at turn {run.next_turn}", flush=True)
         graph = build(run, RecordSaver(run))

@@ -4,7 +4,7 @@ The model asks for two tools. `find_supplier` changes nothing. `pay` writes to t
 the key of its call: a payment that is sent twice is stored once. While a person decides, the run has no process.
 
 The input: {"item", "cents", "ledger"}, and perhaps "approve" (false: nobody is asked) and "toolSeconds". With
-OPENAI_API_KEY in the environment the model is OpenAI's; without it, a script in this process plays the model.
+OPENAI_API_KEY in the environment the model is OpenAI's; without it, a script plays the model (fake_model.py).
 """
 
 import asyncio
@@ -16,19 +16,18 @@ import urllib.request
 
 import dalsegno.aio
 from dalsegno.pydantic_ai import Durability, RecordConversationStore, call_key
-from dalsegno.testing.models import FakeOpenAI, Reply, ToolCall
 from pydantic_ai import Agent, Tool
 from pydantic_ai.conversation import Conversation
-
-
-def find_supplier(item: str) -> str:
-    """Finds who sells an item, and for how much."""
-    return f"Bird & Sons sell {item}"
 
 
 def make_agent(run):
     """The agent that buys what the run's input says. Its name is in the ids of its calls, so it stays the same."""
     order = run.input
+
+    def find_supplier(item: str) -> str:
+        """Finds who sells an item."""
+        time.sleep(order.get("toolSeconds", 0))
+        return f"Bird & Sons sell {item}"
 
     def pay(supplier: str, cents: int) -> str:
         """Pays a supplier."""
@@ -60,22 +59,13 @@ def post(url, entry):
             time.sleep(pause)
 
 
-def play_model(order):
-    """Starts a server that says in each attempt what a model would say, and lets the agent use it."""
-    paid = {"supplier": "Bird & Sons", "cents": order["cents"]}
-    script = [
-        Reply("I look for a supplier.", tool_calls=[ToolCall("find_supplier", {"item": order["item"]})]),
-        Reply("I pay.", tool_calls=[ToolCall("pay", paid)]),
-        Reply(f"I bought {order['item']}."),
-    ]
-    os.environ.update(FakeOpenAI(script).environment)
-
-
 async def main():
     async with await dalsegno.aio.attach() as run:
         print(f"attempt {run.attempt} continues at turn {run.next_turn}", flush=True)
         if not os.environ.get("OPENAI_API_KEY"):
-            play_model(run.input)
+            import fake_model
+
+            os.environ.update(fake_model.environment())
         agent, store = make_agent(run), RecordConversationStore(run)
         async with run.turn() as turn:
             conversation = await store.load("purchase") or Conversation(conversation_id="purchase")

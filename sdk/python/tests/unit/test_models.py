@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dalsegno
 from dalsegno.testing.models import FakeAnthropic, FakeOpenAI, Reply, ToolCall
 
 SCRIPT = [Reply("Let me pay", tool_calls=[ToolCall("pay", {"cents": 5})]), Reply("Paid.")]
@@ -94,3 +101,40 @@ def test_an_error_of_a_script_is_seen(capfd: pytest.CaptureFixture[str]) -> None
     with FakeOpenAI(script) as model, pytest.raises(ConnectionError):
         ask(f"{model.environment['OPENAI_BASE_URL']}/chat/completions", {"messages": []})
     assert "no such reply" in capfd.readouterr().err
+
+
+SERVER = """
+import sys
+from dalsegno.testing.models import FakeOpenAI, Reply
+FakeOpenAI([Reply("hi")], host="0.0.0.0", port=int(sys.argv[1])).wait()
+"""
+
+
+def test_a_server_in_a_process_of_its_own_counts_what_it_was_asked_and_ends_by_sigterm() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sources = str(Path(dalsegno.__file__).parents[1])
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(port)], env={**os.environ, "PYTHONPATH": sources})
+    try:
+        url = f"http://127.0.0.1:{port}"
+        assert asked_so_far(url) == 0
+        base = FakeOpenAI.environment_of(url)["OPENAI_BASE_URL"]
+        said = ask(f"{base}/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+        assert said["choices"][0]["message"]["content"] == "hi"
+        assert asked_so_far(url) == 1
+        server.terminate()
+        assert server.wait(timeout=60) == 0
+    finally:
+        server.kill()
+
+
+def asked_so_far(url: str) -> int:
+    """How many requests the server has counted, once it is there."""
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(f"{url}/requests") as response:
+                return int(json.load(response)["requests"])
+        except urllib.error.URLError:
+            time.sleep(0.1)
+    raise AssertionError(f"no server at {url}")

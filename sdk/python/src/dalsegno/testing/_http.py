@@ -1,4 +1,4 @@
-"""A server on a port of 127.0.0.1, for what plays the gateway and for what plays a model."""
+"""A server, by default on a port of 127.0.0.1, for what plays the gateway and for what plays a model."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class HttpServer:
     too, and its traceback is written to stderr.
     """
 
-    def __init__(self, respond: Callable[[Request], Response]) -> None:
-        self._server = _Server(("127.0.0.1", 0), _handler(respond))
+    def __init__(self, respond: Callable[[Request], Response], host: str = "127.0.0.1", port: int = 0) -> None:
+        self._server = _Server((host, port), _handler(respond))
         threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True).start()
 
     @property
     def url(self) -> str:
-        """The address of the server, without a path."""
+        """The address of the server for this machine, without a path."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ pytest.importorskip("claude_agent_sdk")
 from claude_context import EXAMPLE, Ledger
 from dalsegno.testing.memory import CrashPoint, MemoryGateway
 from dalsegno.testing.models import FakeAnthropic
+from kills import survive_kills
 
 pytestmark = pytest.mark.skipif(not EXAMPLE.exists(), reason="the package is tested outside of its repository")
 
@@ -52,7 +53,7 @@ def ledger() -> Iterator[Ledger]:
 def model() -> Iterator[FakeAnthropic]:
     import fake_model
 
-    with fake_model.start() as model:
+    with FakeAnthropic(fake_model.SCRIPT) as model:
         yield model
 
 
@@ -183,27 +184,14 @@ def program() -> str:
     return os.environ["DALSEGNO_BIN"]
 
 
-@pytest.mark.slow
 def test_a_real_gateway_kills_the_example_again_and_again(
-    program: str, ledger: Ledger, model: FakeAnthropic, tmp_path: Path
+    ledger: Ledger, model: FakeAnthropic, tmp_path: Path
 ) -> None:
-    # Each attempt gets through one tool, and none through both.
-    began = time.monotonic()
-    with MemoryGateway({"ledger": ledger.url}) as gateway:
-        assert gateway.run([AGENT], environment=model.environment, timeout=SECONDS).exit_codes == [0]
-    interval = max(10, round(2.5 * (time.monotonic() - began)))
-    ledger.booked.clear()
-    model.requests.clear()
-    (tmp_path / "input").write_text(json.dumps({"ledger": ledger.url, "toolSeconds": interval / 2}))
-    command = [program, "dev", "--input", "input", "--kill-every", f"{interval}s", "--", sys.executable, AGENT]
-    variables = {**os.environ, **model.environment, "PYTHONPATH": PATH}
-    limit = SECONDS + 20 * interval
-    ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=limit)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 0, said
-    kills = said.count("killed by --kill-every")
-    assert kills >= 1 and sorted(ledger.booked.values()) == NOTES
-    assert len(model.requests) <= ASKED + kills
+    input = {"ledger": ledger.url, "toolSeconds": 3, "approve": True}
+    run = survive_kills(EXAMPLE / "agent.py", tmp_path, input, model.environment, r"claude\.")
+    assert run.kills > 0 and run.approved == 2, run.output
+    assert sorted(ledger.booked.values()) == NOTES
+    assert len(model.requests) <= run.asked_at_most(ASKED)
 
 
 def test_at_a_real_gateway_a_person_decides_on_each_payment(

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +23,7 @@ from contract_gateways import DevWorker
 from dalsegno import Refused
 from dalsegno.langgraph import RecordSaver
 from dalsegno.testing.models import FakeOpenAI
+from kills import survive_kills
 from langgraph_attempts import OldWorker
 from langgraph_support import AGENT, Ledger, refund_desk
 
@@ -98,50 +95,13 @@ def test_long_values_are_stored_at_a_real_gateway(worker: DevWorker, monkeypatch
     assert found and found.checkpoint["channel_values"] == values and found.pending_writes == [("task", "long", long)]
 
 
-@pytest.mark.slow
 def test_the_example_ends_under_kills_with_each_refund_paid_once(tmp_path: Path) -> None:
     pytest.importorskip("langchain_openai")
-    program = dev_program()
     letters = ["My order A-1 never came.", "The scope of A-2 is broken."]
     with Ledger() as ledger, FakeOpenAI(refund_desk) as model:
-        # A worker starts in less than a quarter of the interval, also on a busy machine. Before it asks, it pauses five times
-        # for a quarter of it, so it is killed.
-        interval = max(12, 4 * seconds_to_start())
-        input = {"letters": letters, "limitCents": 5000, "ledger": ledger.url, "pauseSeconds": interval / 4}
-        (tmp_path / "input.json").write_text(json.dumps(input))
-        path = os.pathsep.join([str(Path(dalsegno.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, **model.environment, "PYTHONPATH": path}
-        options = ["--input", "input.json", "--kill-every", f"{interval:.0f}s"]
-        command = [program, "dev", *options, "--", sys.executable, str(AGENT)]
-        with (tmp_path / "log").open("w") as log:
-            process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
-        approved = False
-        end = time.monotonic() + 600 + 20 * interval
-        while process.poll() is None and time.monotonic() < end:
-            time.sleep(0.5)
-            approved = approved or approve(program, tmp_path)
-        said = (tmp_path / "log").read_text()
-        process.terminate()
-        assert process.wait(timeout=120) == 0, said
-        assert approved and "killed by --kill-every" in said, said
+        input = {"letters": letters, "limitCents": 5000, "ledger": ledger.url, "pauseSeconds": 1.5}
+        run = survive_kills(AGENT, tmp_path, input, model.environment, "lg:")
+        assert run.kills > 0 and run.approved == 1, run.output
         assert ledger.notes == [{"order": "A-1", "cents": 1900}, {"order": "A-2", "cents": 48900}]
-        assert "About A-2: refunded 48900 cents of A-2" in said
-
-
-def seconds_to_start() -> float:
-    """How long the example takes to import what it needs, now."""
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import langchain_openai, langgraph.graph, langgraph.prebuilt"], check=True)
-    return time.monotonic() - began
-
-
-def approve(program: str, directory: Path) -> bool:
-    """Approves the only approval that is open. Returns whether there was one."""
-    shown = subprocess.run([program, "dev", "approve"], cwd=directory, capture_output=True, text=True, timeout=120)
-    ids = [word for word in shown.stdout.split() if word.startswith("lg:")]
-    if not ids:
-        return False
-    done = subprocess.run(
-        [program, "dev", "approve", ids[0].rstrip(":,")], cwd=directory, capture_output=True, timeout=20
-    )
-    return done.returncode == 0
+        assert "About A-2: refunded 48900 cents of A-2" in run.output
+        assert len(model.requests) <= run.asked_at_most(6)

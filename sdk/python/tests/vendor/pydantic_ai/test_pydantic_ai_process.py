@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ pytest.importorskip("pydantic_ai")
 
 from dalsegno.testing.memory import CrashPoint, Ended, MemoryGateway
 from dalsegno.testing.models import FakeOpenAI, Reply, ToolCall
+from kills import survive_kills
 
 AGENTS = Path(__file__).parent / "agents"
 SOURCES = Path(__file__).parents[3] / "src"
@@ -163,42 +163,15 @@ def await_line(file: Path, line: str) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
 @needs_example
 def test_the_example_survives_kills_and_a_person_under_dalsegno_dev(tmp_path: Path, ledger: Ledger) -> None:
-    program = os.environ.get("DALSEGNO_BIN") or shutil.which("dalsegno")
-    if program is None:
-        pytest.skip("there is no `dalsegno`, and DALSEGNO_BIN names none: the example is not run at a real gateway")
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import pydantic_ai, openai"], check=True, timeout=SECONDS)
-    interval = 10 + int(4 * (time.monotonic() - began))  # a process gets to its tool before it is killed
-    order = {**ORDER, "ledger": ledger.url, "toolSeconds": interval // 2}
-    (tmp_path / "input.json").write_text(json.dumps(order))
-    with FakeOpenAI(SCRIPT) as model, (tmp_path / "log").open("w") as log:
-        dev = subprocess.Popen(
-            [program, "dev", "--input", "input.json", "--kill-every", f"{interval}s", "--", sys.executable, str(EXAMPLE)],
-            cwd=tmp_path,
-            env={**os.environ, **model.environment, "PYTHONPATH": str(SOURCES)},
-            stdout=log,
-            stderr=log,
-        )
-        try:
-            id = ""
-            end = time.monotonic() + 3 * SECONDS
-            while dev.poll() is None and time.monotonic() < end:
-                shown = subprocess.run([program, "dev", "approve"], cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
-                found = [word for word in shown.stdout.split() if word.startswith("1.pay.")]
-                if found and not id:
-                    id = found[0].strip(":,")
-                    subprocess.run([program, "dev", "approve", id], cwd=tmp_path, check=True, capture_output=True, timeout=SECONDS)
-                time.sleep(0.3)
-            assert dev.poll() == 0, (tmp_path / "log").read_text()
-        finally:
-            dev.kill()
-        told = (tmp_path / "log").read_text()
-        assert "Parked" in told, told
+    order = {**ORDER, "ledger": ledger.url, "toolSeconds": 3}
+    with FakeOpenAI(SCRIPT) as model:
+        run = survive_kills(EXAMPLE, tmp_path, order, model.environment, r"1\.pay\.")
+        assert run.kills > 0 and run.approved == 1, run.output
+        assert [entry["note"] for entry in ledger.entries.values()] == ['{"supplier": "Bird & Sons", "cents": 500}']
         # The model is asked again only by a process that was killed while it waited for the model.
-        assert id and len(ledger.entries) == 1 and len(model.requests) <= 3 + told.count("killed by --kill-every")
+        assert len(model.requests) <= run.asked_at_most(3)
 
 
 @needs_example

@@ -12,10 +12,10 @@ from dalsegno.testing.models._server import Event, FakeModel, call_id
 class FakeAnthropic(FakeModel):
     """`POST /v1/messages` and `POST /v1/messages/count_tokens`. Set `environment` for the agent."""
 
-    @property
-    def environment(self) -> dict[str, str]:
+    @staticmethod
+    def environment_of(url: str) -> dict[str, str]:
         """The variables that Anthropic's client and the Claude CLI read."""
-        return {"ANTHROPIC_BASE_URL": self.url, "ANTHROPIC_API_KEY": "test"}
+        return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test"}
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event] | None:
         """See `FakeModel.answer`."""

@@ -15,10 +15,10 @@ MODEL_ITEMS = ("function_call", "reasoning")
 class FakeOpenAI(FakeModel):
     """`POST /v1/chat/completions` and `POST /v1/responses`. Set `environment` for the agent."""
 
-    @property
-    def environment(self) -> dict[str, str]:
+    @staticmethod
+    def environment_of(url: str) -> dict[str, str]:
         """The variables that OpenAI's client reads."""
-        return {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": "test"}
+        return {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "test"}
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event] | None:
         """See `FakeModel.answer`."""

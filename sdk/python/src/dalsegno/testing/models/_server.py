@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import secrets
+import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,16 +53,19 @@ class Failure(Exception):
 
 
 class FakeModel(Closing):
-    """A model server on a port of 127.0.0.1, until `close` or the end of `with`."""
+    """A model server, until `close` or the end of `with`. By default it has a free port of 127.0.0.1.
 
-    def __init__(self, script: Script) -> None:
+    `GET /requests` returns how many requests for a reply came, as `{"requests": 3}`.
+    """
+
+    def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.requests: list[dict[str, Any]] = []
         """The bodies of the requests for a reply, in order."""
         self._script = script
         self._failures: list[Failure] = []
         self._lock = threading.Lock()
         self._ids, self._unique = itertools.count(1), secrets.token_hex(4)
-        self._server = HttpServer(self._respond)
+        self._server = HttpServer(self._respond, host, port)
 
     def close(self) -> None:
         """Stops to serve."""
@@ -69,8 +73,26 @@ class FakeModel(Closing):
 
     @property
     def url(self) -> str:
-        """The address of the server, without a path."""
+        """The address of the server for this machine, without a path."""
         return self._server.url
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that the vendor's client reads."""
+        return self.environment_of(self.url)
+
+    @staticmethod
+    def environment_of(url: str) -> dict[str, str]:
+        """The variables for a server at this address, such as one in another pod."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Serves until SIGTERM or SIGINT, and closes. For a process of its own, in the main thread."""
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        stop.wait()
+        self.close()
 
     def fail_next(self, status: int = 429, *, retry_after: int | None = None, times: int = 1) -> None:
         """Refuses the next requests, such as for a rate limit. `retry_after`: seconds."""
@@ -89,6 +111,8 @@ class FakeModel(Closing):
     def _respond(self, request: Request) -> Response:
         if request.method == "HEAD":
             return Response(200, b"")
+        if (request.method, request.target) == ("GET", "/requests"):
+            return Response(200, json.dumps({"requests": len(self.requests)}).encode())
         if request.method != "POST":
             return NO_SUCH_PATH
         path = request.target.partition("?")[0]
