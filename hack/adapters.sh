@@ -45,7 +45,7 @@ types() {
     need_types
     (
         cd "$package"
-        export MYPYPATH=src:tests:tests/contract:tests/scripted:tests/packaging:tests/vendor:tests/vendor/$1:$example
+        export MYPYPATH=src:tests:tests/contract:tests/scripted:tests/packaging:tests/crash:tests/vendor/$1:$example
         local mypy=("$python" -m mypy --config-file= --python-version 3.11 --cache-dir "$TARGET_DIR/mypy-$1")
         "${mypy[@]}" --strict "src/dalsegno/$1" "tests/vendor/$1" "tests/typing/user_$1.py"
         "${mypy[@]}" --check-untyped-defs "$example/agent.py"
