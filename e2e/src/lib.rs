@@ -9,8 +9,8 @@
 //! - the AgentRun's status, as a person reads it;
 //! - the gateway's answers to a [`Worker`] that the test itself plays.
 //!
-//! The tests are in `tests/`. `scenarios` and `examples` run in parallel. `chaos` tests break nodes, the operator or the API server,
-//! so they run one after the other.
+//! The tests are in `tests/`. `scenarios` and `examples` run in parallel. `chaos` tests break nodes, the
+//! operator or the API server, so they run one after the other.
 //!
 //! *Errors.* Every function of the harness fails if a server or a program refuses the request or does not answer. A
 //! function that waits also fails when its limit passes. Only other errors are documented at the function.
@@ -19,6 +19,7 @@ pub mod agent;
 pub mod approval;
 pub mod audit;
 pub mod cluster;
+pub mod dbos;
 pub mod example;
 pub mod flood;
 pub mod http;

@@ -1,7 +1,12 @@
 //! The examples on agent frameworks, as a person applies them: each has its manifest applied on the real cluster, is
-//! evicted twice in the middle, and is approved with kubectl. Their images are built by `hack/images.sh all`.
+//! evicted twice in the middle, and is approved with kubectl. The workflow of DBOS keeps its own checkpoints, and its pods
+//! end in several ways. The images are built by `hack/images.sh all`.
 
-use dalsegno_e2e::{Result, TestContext};
+use dalsegno_crds::{Cause, Summary};
+use dalsegno_e2e::dbos::{expect_each_page_once, start_database, workflow};
+use dalsegno_e2e::wait::secs;
+use dalsegno_e2e::{Result, StatusExt, TestContext};
+use kube::api::DeleteParams;
 
 /// What an example does, however often its pod is evicted.
 struct Expected {
@@ -77,4 +82,26 @@ async fn claude_pays_each_invoice_once_although_it_is_evicted() -> Result {
         notes: &[r#"{"number": "A-17", "cents": 12000}"#, r#"{"number": "A-18", "cents": 48900}"#],
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dbos_goes_on_at_its_next_step_however_its_pod_ends() -> Result {
+    let ctx = TestContext::new("dbos").await?;
+    let server = start_database(&ctx).await?;
+    let run = ctx.start("run", &workflow(14)).await?;
+    run.wait_for_turn(3).await?;
+    run.processes().await?.kill().await?;
+    run.wait_for_attempt(2, secs(60)).await?;
+    run.wait_for_turn(6).await?;
+    run.delete_pod(&DeleteParams::default()).await?;
+    run.wait_for_attempt(3, secs(60)).await?;
+    run.wait_for_turn(9).await?;
+    run.evict().await?;
+    let status = run.wait_for(Summary::Succeeded, secs(120)).await?;
+    let causes = status.causes();
+    assert_eq!(causes[..3], [Cause::ExitedWithError, Cause::Deleted, Cause::Evicted], "{causes:?}");
+    assert_eq!((status.attempt().number, status.recovery().recovery_attempts), (4, 1));
+    expect_each_page_once(&ctx, &run, 14).await?;
+    server.remove().await?;
+    ctx.end().await
 }

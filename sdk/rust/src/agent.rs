@@ -6,8 +6,8 @@ use dalsegno_protocol::{Call, Finish, Policy, RawValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::json::{from_text, raw};
-use crate::ordinals::Ordinals;
+use crate::json::from_text;
+use crate::saved::Saved;
 use crate::tool::is_call_of;
 use crate::{Error, Result, Run, Tool, ToolCall, Turn};
 
@@ -57,13 +57,7 @@ use crate::{Error, Result, Run, Tool, ToolCall, Turn};
 ///
 /// *Caveat.* What costs money, or differs from one time to the next, must be a [`Turn::step`] or a [`Tool`]: a model, a
 /// search, the clock, a random number.
-pub struct Agent<S> {
-    pub(crate) run: Run,
-    state: S,
-    /// The state as the last boundary left it; `None`: `S::default()`.
-    saved: Option<Box<RawValue>>,
-    pub(crate) ordinals: Ordinals,
-}
+pub struct Agent<S>(Saved<S>);
 
 impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     /// Attaches to the run that the environment names, with heartbeats and a handler of SIGTERM.
@@ -82,24 +76,24 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     ///
     /// The stored state is none of the type `S`. Give a new field `#[serde(default)]`.
     pub fn new(run: Run) -> Result<Self> {
-        let saved: Option<Box<RawValue>> = run.state()?;
-        run.adopt()?;
-        Ok(Self { run, state: decode_state(saved.as_deref())?, saved, ordinals: Ordinals::default() })
+        let saved = Saved::new(run)?;
+        saved.run.adopt()?;
+        Ok(Self(saved))
     }
 
     /// The run: its input, its waits, its inbox, its records.
     pub fn run(&self) -> &Run {
-        &self.run
+        &self.0.run
     }
 
     /// The state as the last boundary left it.
     pub fn state(&self) -> &S {
-        &self.state
+        &self.0.state
     }
 
     /// The number of the next turn, from 1.
     pub fn next_turn(&self) -> i32 {
-        self.run.turn()
+        self.0.run.turn()
     }
 
     /// Opens the next turn. Before, [`Run::check`] leaves the process if a person or the cluster asks for it.
@@ -108,10 +102,8 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     ///
     /// As [`Run::check`].
     pub fn turn(&mut self) -> Result<Turn<'_, S>> {
-        self.run.check()?;
-        self.ordinals.clear();
-        let state = decode_state(self.saved.as_deref())?;
-        Ok(Turn::new(self, state))
+        self.0.run.check()?;
+        Turn::open(&mut self.0)
     }
 
     /// Brings the calls of this tool that a process left without an outcome to their end, before the agent goes on: asks
@@ -124,10 +116,10 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     ///
     /// As [`Turn::call`].
     pub fn recover<T: Tool>(&self, tool: &T) -> Result<()> {
-        for call in self.run.claims.unsettled(Policy::Probe).iter().filter(|call| is_call_of::<T>(call)) {
+        for call in self.0.run.claims.unsettled(Policy::Probe).iter().filter(|call| is_call_of::<T>(call)) {
             let arguments = call.arguments.as_deref().unwrap_or(RawValue::NULL);
             let arguments = from_text("read the stored arguments of a call", arguments.get())?;
-            match self.run.make(tool, ToolCall::new(&call.id, call.policy), arguments) {
+            match self.0.run.make(tool, ToolCall::new(&call.id, call.policy), arguments) {
                 Ok(_) | Err(Error::CallFailed { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -140,7 +132,7 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     pub fn uncertain_calls(&self) -> Vec<Call> {
         [Policy::Probe, Policy::Ask]
             .into_iter()
-            .flat_map(|policy| self.run.claims.unsettled(policy))
+            .flat_map(|policy| self.0.run.claims.unsettled(policy))
             .collect()
     }
 
@@ -150,28 +142,13 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     ///
     /// The gateway refuses with [`crate::Code::UnsettledCalls`] while the outcome of a call is unknown.
     pub fn finish(mut self, finish: Finish) -> Result<()> {
-        self.run.finish(finish)
+        self.0.run.finish(finish)
     }
-
-    /// The state of a boundary that is committed.
-    pub(crate) fn keep(&mut self, text: Box<RawValue>, state: Option<S>) -> Result<()> {
-        self.state = state.map_or_else(|| decode_state(Some(&text)), Ok)?;
-        self.saved = Some(text);
-        Ok(())
-    }
-}
-
-fn decode_state<S: DeserializeOwned + Default>(saved: Option<&RawValue>) -> Result<S> {
-    saved.map_or_else(|| Ok(S::default()), |text| from_text("read the state", text.get()))
-}
-
-pub(crate) fn encode_state(state: &impl Serialize) -> Result<Box<RawValue>> {
-    raw("write the state as JSON", state)
 }
 
 /// Leaves out the state, which may be secret.
 impl<S> fmt::Debug for Agent<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Agent").field("run", &self.run.name()).finish_non_exhaustive()
+        f.debug_struct("Agent").field("run", &self.0.run.name()).finish_non_exhaustive()
     }
 }

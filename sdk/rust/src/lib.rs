@@ -42,6 +42,7 @@ mod ordinals;
 mod race;
 mod records;
 mod run;
+mod saved;
 mod space;
 mod steps;
 mod tls;

@@ -4,26 +4,27 @@ use dalsegno_protocol::{CommitResponse, Finish, Message, ParkMode, Policy, Trigg
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::agent::encode_state;
+use crate::saved::{Saved, encode};
 use crate::tool::call_name;
-use crate::{Agent, Commit, Error, RecordChanges, Result, Run, Tool, ToolCall, ToolError};
+use crate::{Commit, Error, RecordChanges, Result, Run, Tool, ToolCall, ToolError};
 
-/// An open turn: [`Agent::turn`] makes it. [`Self::commit`] stores the state and all that was given to the turn. A turn
-/// that is dropped, for example by `?`, stores nothing, and [`Agent::state`] is what the last boundary left.
+/// An open turn: [`crate::Agent::turn`] makes it. [`Self::commit`] stores the state and all that was given to the turn. A turn
+/// that is dropped, for example by `?`, stores nothing, and [`crate::Agent::state`] is what the last boundary left.
 ///
 /// Threads may share it: make calls at the same time with [`std::thread::scope`].
 #[must_use = "a turn that is dropped is not committed"]
 pub struct Turn<'a, S> {
-    agent: &'a mut Agent<S>,
+    saved: &'a mut Saved<S>,
     /// The state. Change it freely: it is stored with the turn, or not at all.
     pub state: S,
     draft: Commit,
 }
 
 impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
-    pub(crate) fn new(agent: &'a mut Agent<S>, state: S) -> Self {
-        let draft = Commit::new(agent.next_turn());
-        Self { agent, state, draft }
+    pub(crate) fn open(saved: &'a mut Saved<S>) -> Result<Self> {
+        saved.ordinals.clear();
+        let (state, draft) = (saved.copy()?, Commit::new(saved.run.turn()));
+        Ok(Self { saved, state, draft })
     }
 
     /// The number of the turn, from 1.
@@ -38,7 +39,7 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
 
     /// The run, for its waits, its inbox and its records.
     pub fn run(&self) -> &Run {
-        &self.agent.run
+        &self.saved.run
     }
 
     /// Returns what `step` returns. It is called once: its result is stored, and a replay of the turn gets it back.
@@ -99,7 +100,7 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
 
     /// Makes a call under an id of this turn. The id stays that of the same call while the outcome is unknown.
     fn numbered<R>(&self, name: &str, policy: Policy, make: impl FnOnce(&str) -> Result<R>) -> Result<R> {
-        let ordinals = &self.agent.ordinals;
+        let ordinals = &self.saved.ordinals;
         let ordinal = ordinals.take(name);
         let result = make(&self.anew(format!("{}.{name}.{ordinal}", self.number()), policy));
         ordinals.release(name, ordinal, matches!(result, Ok(_) | Err(Error::CallFailed { .. })));
@@ -181,9 +182,9 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
     pub fn plan(&mut self) -> Result<()> {
         let number = self.number();
         let draft = std::mem::replace(&mut self.draft, Commit::new(number));
-        let text = encode_state(&self.state)?;
-        self.agent.run.commit(draft.into_plan().with_state(text.clone()))?;
-        self.agent.keep(text, None)
+        let text = encode(&self.state)?;
+        self.saved.run.commit(draft.into_plan().with_state(text.clone()))?;
+        self.saved.keep(text, None)
     }
 
     /// Commits the turn. Returns when it is durable.
@@ -193,11 +194,11 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
     /// [`Error::Diverged`] if an earlier attempt of the turn made a call that this one did not. The gateway refuses with
     /// [`crate::Code::UnsettledCalls`] while the outcome of a call is unknown. Nothing of the turn is stored then.
     pub fn commit(self) -> Result<CommitResponse> {
-        let Self { agent, state, draft } = self;
-        agent.run.claims.require_repeated(draft.turn)?;
-        let text = encode_state(&state)?;
-        let committed = agent.run.commit(draft.with_state(text.clone()))?;
-        agent.keep(text, Some(state))?;
+        let Self { saved, state, draft } = self;
+        saved.run.claims.require_repeated(draft.turn)?;
+        let text = encode(&state)?;
+        let committed = saved.run.commit(draft.with_state(text.clone()))?;
+        saved.keep(text, Some(state))?;
         Ok(committed)
     }
 }
