@@ -110,7 +110,7 @@ fn closed(service: &ServiceName, why: &str) -> Failure {
         ),
         format!(
             "if Dal Segno is installed elsewhere, name its gateway by --gateway NAMESPACE/SERVICE. You need the rights to \
-             get services, list pods, and create pods/portforward in the namespace {namespace}"
+             get services, list pods, and get and create pods/portforward in the namespace {namespace}"
         ),
     )
 }

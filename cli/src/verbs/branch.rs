@@ -1,7 +1,7 @@
 //! `rewind` and `fork`: back to an earlier turn, in the run itself or in a new one.
 //!
-//! A rewind names the head that the person has seen, so that it undoes nothing that was committed meanwhile without the
-//! person's knowledge.
+//! A rewind names the head that was the latest one when the run was read. It is refused if another rewind has undone that
+//! head meanwhile. Turns that the run commits meanwhile do not refuse it: they are undone too.
 
 use dalsegno_crds::AgentRun;
 use kube::ResourceExt as _;

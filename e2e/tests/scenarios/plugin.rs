@@ -2,10 +2,15 @@
 
 use dalsegno_crds::{ApprovalConditionType as Condition, ApprovalReason, Reason, Summary};
 use dalsegno_e2e::approval::manifest;
+use dalsegno_e2e::operator::NAMESPACE;
 use dalsegno_e2e::plugin::expect_harmless;
-use dalsegno_e2e::wait::secs;
+use dalsegno_e2e::process::{self, UndoGuard};
+use dalsegno_e2e::wait::{eventually, secs};
 use dalsegno_e2e::{Agent, Plugin, Result, StatusExt, TestContext};
 use serde_json::{Value, json};
+
+/// The page for people who use the plugin.
+const PAGE: &str = include_str!("../../../docs/guides/kubectl.md");
 
 /// Exit codes, as docs/guides/kubectl.md lists them.
 mod exit {
@@ -250,4 +255,39 @@ async fn every_error_has_a_code_and_says_what_to_do_next() -> Result {
     let context = ["list", "--context", "no-such-context"];
     assert!(plugin.try_run(&context).await?.stderr.contains("kubectl config get-contexts"));
     ctx.end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rights_that_the_page_grants_to_ada_are_enough_for_the_door_of_the_gateway() -> Result {
+    let ctx = TestContext::new("plugin-ada").await?;
+    let run = ctx.start("nightly", &Agent::new(json!({ "turns": 900, "turnSeconds": 0.5 }))).await?;
+    run.wait_for_turn(2).await?;
+    // Her rights to the gateway are not in the test's namespace: they are removed in any case.
+    let door = ["role/dalsegno-door", "rolebinding/ada-door", "--namespace", NAMESPACE, "--ignore-not-found"];
+    let remove = [&["kubectl", "delete"], &door[..]].concat();
+    process::run("kubectl", &remove[1..]).await?;
+    let removed = UndoGuard::new(remove);
+
+    let plugin = ctx.plugin_without_account();
+    let account = format!("{}/ada", ctx.namespace);
+    let as_ada = ["--as", "ada", "--service-account", &account];
+    let state = [&["state", "nightly"], &as_ada[..]].concat();
+    let told = plugin.fail(exit::NO_DOOR, &state).await?;
+    assert!(told.contains("get and create pods/portforward"), "{told}");
+    process::run("bash", ["-euc", &commands_for_ada(&ctx.namespace)]).await?;
+    let shown = eventually("ada's rights", secs(30), async || plugin.run(&state).await.map(Some)).await?;
+    assert!(shown.contains("\"turn\":"), "{shown}");
+    plugin.run(&[&["send", "nightly", "hurry"], &as_ada[..]].concat()).await?;
+    // She may read and act by the door. Her own user has no right to the run.
+    plugin.fail(exit::FORBIDDEN, &[&["suspend", "nightly"], &as_ada[..]].concat()).await?;
+    removed.undo().await?;
+    ctx.end().await
+}
+
+/// The commands by which the page lets the user `ada` in, for runs in this namespace instead of `shop`.
+fn commands_for_ada(namespace: &str) -> String {
+    let blocks = PAGE.split("```sh\n").skip(1).filter_map(|it| it.split("```").next());
+    let found: Vec<_> = blocks.filter(|it| it.contains("kubectl create serviceaccount ada")).collect();
+    assert_eq!(found.len(), 1, "docs/guides/kubectl.md has one block that lets ada in");
+    found[0].replace("-n shop", &format!("-n {namespace}")).replace("shop:ada", &format!("{namespace}:ada"))
 }

@@ -220,6 +220,7 @@ def test_a_limit_does_not_fail_on_a_call_of_an_earlier_attempt(dalsegno_gateway:
             run.state["n"] = 1
         run.at_limit = True
         run.check()
+    assert count(dalsegno_gateway) == 0, "what is held back is dropped"
 
 
 @pytest.mark.parametrize("of_earlier_attempt", [False, True])
