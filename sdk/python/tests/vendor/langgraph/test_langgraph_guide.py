@@ -51,6 +51,6 @@ def test_the_guide_names_the_tests_that_are_left_out_and_the_versions() -> None:
     assigned = {ast.unparse(node.targets[0]): node.value for node in plugin.body if isinstance(node, ast.Assign)}
     text = GUIDE.read_text()
     assert {*ast.literal_eval(assigned["LEFT_OUT"])} == {*re.findall(r"test_\w+", text)}
-    adapters = (GUIDE.parents[2] / "hack/adapters.sh").read_text()
-    version = re.search(r"adapter_langgraph.*?local version=([\d.]+)", adapters, re.DOTALL)
-    assert version and f"`langgraph` {version[1]}" in text
+    pinned = (GUIDE.parents[2] / "deploy/examples/langgraph/requirements.txt").read_text()
+    version = re.search(r"^langgraph==([\d.]+)$", pinned, re.MULTILINE)
+    assert version and f"`langgraph` {version[1]}," in text
