@@ -275,10 +275,12 @@ async fn the_rights_that_the_page_grants_to_ada_are_enough_for_the_door_of_the_g
     let told = plugin.fail(exit::NO_DOOR, &state).await?;
     assert!(told.contains("get and create pods/portforward"), "{told}");
     process::run("bash", ["-euc", &commands_for_ada(&ctx.namespace)]).await?;
+    let views = ["create", "rolebinding", "ada-views", "--clusterrole", "dalsegno-viewer", "--user", "ada"];
+    process::run("kubectl", [&views[..], &["--namespace", &ctx.namespace]].concat()).await?;
     let shown = eventually("ada's rights", secs(30), async || plugin.run(&state).await.map(Some)).await?;
     assert!(shown.contains("\"turn\":"), "{shown}");
     plugin.run(&[&["send", "nightly", "hurry"], &as_ada[..]].concat()).await?;
-    // She may read and act by the door. Her own user has no right to the run.
+    // She may read and act by the door. Her own user may only read the run.
     plugin.fail(exit::FORBIDDEN, &[&["suspend", "nightly"], &as_ada[..]].concat()).await?;
     removed.undo().await?;
     ctx.end().await
