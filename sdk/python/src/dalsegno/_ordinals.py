@@ -10,10 +10,23 @@ import threading
 from dataclasses import dataclass
 
 
-def turn_of(id: str) -> int | None:
-    """The turn of the agent that an id begins with; `None` where it begins with something else."""
-    number = re.match(r"(?:before-)?(\d+)\.", id)
-    return int(number[1]) if number else None
+_CALL = re.compile(r"(?:before-)?(?P<turn>\d+)\.(?P<tool>.+)\.[0-9a-f]{12}(?:\.in-[0-9a-f]{8})?\.\d+")
+"""The id of a tool's call: `TURN.TOOL.HASH.K`, or one that an adapter has made for a call inside of another one."""
+
+
+def turn_of(id: str, tool: str | None) -> int | None:
+    """The agent's turn in an id that the client has made; `None` for an id of the user's own, whatever numbers it has.
+
+    tool: the tool's name, where the store has kept it. An adapter's ids may have another end behind it.
+    """
+    made = _CALL.fullmatch(id) or (tool and re.match(rf"(?P<turn>\d+)\.{re.escape(tool)}\.", id))
+    return int(made["turn"]) if made else None
+
+
+def tool_of(id: str) -> str | None:
+    """The tool's name in an id that the client has made; `None` for another id."""
+    made = _CALL.fullmatch(id)
+    return made["tool"] if made else None
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +49,8 @@ class Slot:
 class Ordinals:
     """Counts what a turn does under each name, from 0.
 
-    Invariant: a call whose outcome is unknown keeps its ordinal, so that the same call again has the same key. Two calls
-    that run at the same time have two ordinals.
+    Invariant: a call whose outcome is unknown keeps its ordinal, so that the same call again has the same key. Two
+    calls that run at the same time have two ordinals.
     """
 
     def __init__(self) -> None:

@@ -54,6 +54,6 @@ def test_a_call_has_its_tool_and_its_usage_on_every_gateway(run: Run[Any]) -> No
     calls.end(begun, "completed", "receipt")
     again = calls.begin("pay", "ask", None, [5], None, "pay")
     assert (again.must_run, again.result) == (False, "receipt")
-    assert calls.uncounted == ({} if run._transport.has_additions else {"tokensIn": 5})
+    assert calls._uncounted == ({} if run._transport.has_additions else {"tokensIn": 5})
     run.commit(1, state=1, usage={"tokensOut": 1})
-    assert calls.uncounted == {}
+    assert calls._uncounted == {}

@@ -142,7 +142,9 @@ def test_turns_that_do_not_fit_into_one_boundary_get_two(
     assert dalsegno_gateway.state == {"n": 3} and run.next_turn == 4
 
 
-def test_a_state_that_does_not_fit_beside_held_turns_gets_a_boundary_of_its_own(dalsegno_gateway: MemoryGateway) -> None:
+def test_a_state_that_does_not_fit_beside_held_turns_gets_a_boundary_of_its_own(
+    dalsegno_gateway: MemoryGateway,
+) -> None:
     with in_process(every=9) as run:
         with run.turn() as turn:
             turn.event("x" * (9 << 20))
