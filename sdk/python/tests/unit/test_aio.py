@@ -290,7 +290,22 @@ def leaves() -> None:
     raise dalsegno.StoreUnavailable("away")
 
 
-def test_a_cancel_hides_no_error_of_the_commit(dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_is_no_json_drops_the_turn(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach() as run:
+            with pytest.raises(TypeError, match="a value of the type set"):
+                async with run.turn():
+                    run.state["n"] = {1}
+            assert (run.state, run.next_turn) == ({}, 1)
+            async with run.turn() as turn:
+                turn.finish()
+
+    asyncio.run(agent())
+
+
+def test_a_cancel_hides_no_error_of_the_commit(
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def agent() -> None:
         run = await attach()
         began, goes_on = threading.Event(), threading.Event()
