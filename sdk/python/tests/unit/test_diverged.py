@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_turn_that_raised_has_to_repeat_its_effects_after_a_commit_in_it_too(d
 @pytest.mark.parametrize("id", ["invoice.2024", "2024.invoice", "2.invoice", "before-2.invoice", "2.invoice.0"])
 def test_a_number_in_an_id_of_your_own_is_no_turn(dalsegno_gateway: MemoryGateway, id: str) -> None:
     interrupted(dalsegno_gateway, 1, lambda run, number: own(run, id))
-    with pytest.raises(Diverged, match=f"'{id}'"), in_process() as run, run.turn():
+    with pytest.raises(Diverged, match=re.escape(f"'{id}'")), in_process() as run, run.turn():
         pass
     dalsegno_gateway.start_attempt()
     with in_process() as run:
@@ -201,6 +202,24 @@ def test_a_call_with_other_arguments_leaves_the_stored_one_as_it_was(dalsegno_ga
             ask(1)
         run.settle("a", "failed", "looked")
         run.finish()
+
+
+def test_a_call_that_was_settled_in_a_turn_that_raised_is_over_and_is_not_forgotten(
+    dalsegno_gateway: MemoryGateway,
+) -> None:
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        run.call("a", policy="probe", tool=lambda *_: dies())
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with pytest.raises(Crash), run.turn():
+            run.settle("a", "completed", "looked", 7)
+            raise Crash
+        assert run.recover() == []
+        with pytest.raises(Diverged, match="'a'"), run.turn():
+            pass
+        with run.turn() as turn:
+            assert run.call("a", policy="probe", tool=lambda *_: dies()) == 7
+            turn.finish()
 
 
 def test_a_call_that_a_probe_has_ended_is_over_also_if_its_turn_raises(dalsegno_gateway: MemoryGateway) -> None:

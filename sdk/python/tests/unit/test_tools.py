@@ -153,15 +153,21 @@ def test_a_probe_finds_out(dalsegno_gateway: MemoryGateway, took_effect: bool) -
     assert [call.state for call in dalsegno_gateway.calls] == ["completed"]
 
 
+@pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("in_turn", [True, False])
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
-    dalsegno_gateway: MemoryGateway, took_effect: bool, in_turn: bool
+    dalsegno_gateway: MemoryGateway, took_effect: bool, in_turn: bool, version: int
 ) -> None:
     bank.crash = True
-    with pytest.raises(Crash), in_process() as run, run.turn() if in_turn else nullcontext():
-        probed(5)
+    with pytest.raises(Crash), in_process() as run:
+        run._transport._contract = version
+        with run.turn() if in_turn else nullcontext():
+            probed(5)
     bank.crash = False
+    [call] = dalsegno_gateway.calls
+    assert call.tool == ("probed" if version == 3 else None)
+    assert call.id.startswith("1.probed." if in_turn else "before-1.probed.")
     if not took_effect:
         bank.entries.clear()
     dalsegno_gateway.start_attempt()
@@ -179,6 +185,29 @@ def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
             assert probed(5) == ("found 5" if took_effect else "receipt 0")
             turn.finish()
     assert len(bank.entries) == 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_recover_makes_no_call_that_is_over(dalsegno_gateway: MemoryGateway, version: int) -> None:
+    """Otherwise the turn could forget it."""
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        run._transport._contract = version
+        probed(6)
+        bank.crash = True
+        probed(5)
+    bank.crash = False
+    dalsegno_gateway.start_attempt()
+    over, started = dalsegno_gateway.calls
+    assert (over.state, started.state) == ("completed", "started")
+    with in_process() as run:
+        before = len(dalsegno_gateway.requests)
+        assert run.recover() == [] and started.state == "completed"
+        assert dalsegno_gateway.requests[before:] == ["calls/*/claim", "calls/*/settle"]
+        with pytest.raises(Diverged, match=re.escape(f"made the call '{over.id}'")), run.turn():
+            assert probed(5) == "found 5"
+        with run.turn() as turn:
+            assert (probed(5), probed(6)) == ("found 5", "receipt 0")
+            turn.finish()
 
 
 @pytest.mark.parametrize("version", [2, 3])

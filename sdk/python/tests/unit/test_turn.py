@@ -190,7 +190,7 @@ def test_a_call_that_the_next_attempt_does_not_make_is_no_silent_loss(dalsegno_g
         raise Crash
     dalsegno_gateway.start_attempt()
     with in_process() as run:
-        with pytest.raises(Diverged, match="an earlier try of this turn made the call '1.pay"), run.turn():
+        with pytest.raises(Diverged, match=r"an earlier try of this turn made the call '1\.pay"), run.turn():
             pay(6)
         [paid] = run.completed_calls
         with run.turn():
