@@ -237,11 +237,11 @@ class Attempt(Generic[S]):
         if self.head:
             self.planned = self.head.boundary == "plan"
             self._open_turn = self.head.turn if self.planned else self.head.turn + 1
-        self._calls.take_over(answer, self._open_turn)
-        if self.head and "state" not in answer:
-            answer = self._transport.send("state", method="GET")
-        self.channels = {name: decode_channel(channel) for name, channel in answer.get("state", {}).items()}
+        has_state = self.head is None or "state" in answer
+        state = answer if has_state else self._transport.send("state", method="GET")
+        self.channels = {name: decode_channel(channel) for name, channel in state.get("state", {}).items()}
         self.next_turn = self.channels.get(TURNS_CHANNEL, self._open_turn - 1) + 1
+        self._calls.take_over(answer, self._open_turn, self.next_turn if self.planned else None)
         self._saved = _json.dumps(self.channels["state"]) if "state" in self.channels else None
         self._restore()
 

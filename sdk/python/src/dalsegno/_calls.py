@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from dalsegno import _json, _usage, _wire
 from dalsegno._errors import CallFailed, Diverged, KeyRefused, Refused, Uncertain
-from dalsegno._ordinals import turn_of
+from dalsegno._ordinals import Place, place_of
 from dalsegno._transport import Transport
 
 NOT_OPENED = ("INVALID", "TOO_LARGE", "APPROVAL_NOT_GRANTED", "APPROVAL_SPENT")
@@ -67,9 +67,10 @@ class _Earlier:
 
     call: dict[str, Any]
     turn: int | None
-    """The agent's turn that made it; `None` where an earlier attempt made it under an id of the user's own."""
+    """The agent's turn that made it; `None` where an earlier attempt made it under an id of the user's own, or before the
+    plan that this process begins behind."""
     is_open: bool
-    """Whether an earlier attempt made it in what is the gateway's open turn, as far as this process knows."""
+    """Whether an earlier attempt made it behind the head."""
 
     def is_due(self, turns: range, closes: bool, finishes: bool) -> bool:
         """Whether a boundary with these turns forgets an effect without it."""
@@ -96,11 +97,17 @@ class Calls:
         """By id: the calls of this try of the open turn."""
         self._uncounted: dict[str, int] = {}  # what calls have spent and no gateway has counted
 
-    def take_over(self, answer: Mapping[str, Any], open_turn: int) -> None:
-        """Takes the calls of earlier attempts from the answer to attach. `open_turn`: as the gateway counts."""
+    def take_over(self, answer: Mapping[str, Any], open_turn: int, planned: int | None) -> None:
+        """Takes the calls of earlier attempts from the answer to attach.
+
+        open_turn: as the gateway counts. planned: the agent's turn whose plan is the head. Then the store does not say
+        whether a call came before the plan, and the id says it. Of the user's own ids none is required.
+        """
         for call in (*answer["completedCalls"], *answer["unsettledCalls"]):
-            turn = turn_of(call["id"], call.get("tool"))
-            self._inherited[call["id"]] = _Earlier(call, turn, call["turn"] == open_turn)
+            place, is_open = place_of(call["id"], call.get("tool")), call["turn"] == open_turn
+            if planned is not None and is_open and (place is None or place < Place(planned, True)):
+                place, is_open = None, False
+            self._inherited[call["id"]] = _Earlier(call, place.turn if place else None, is_open)
 
     def forget_made(self) -> None:
         """The next try need not repeat what was done so far: a turn begins, or its plan is committed."""

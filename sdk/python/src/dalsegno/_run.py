@@ -403,9 +403,10 @@ class Run(Waiting[S]):
             self._turn._take(messages)
 
     def _slot(self, name: str) -> Slot:
-        """An id in this turn, or before it, which the call with this name has until its outcome is known."""
-        place = f"{self.next_turn}" if self._turn is not None else f"before-{self.next_turn}"
-        return self._ordinals.take(f"{place}.{name}")
+        """An id in this turn, behind its plan, or before it, which the call with this name has until its outcome is
+        known."""
+        part = "before-" if self._turn is None else "planned-" if self.planned else ""
+        return self._ordinals.take(f"{part}{self.next_turn}.{name}")
 
     def _next_id(self, name: str) -> str:
         slot = self._slot(name)

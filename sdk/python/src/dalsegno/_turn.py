@@ -146,8 +146,10 @@ class Turn(Generic[S]):
     def plan(self) -> None:
         """Commits the plan of this turn: `run.state` as it is, and the events, usage, records and messages so far.
 
-        After a crash the turn begins with this state and with `planned`, so skip then what came before. A turn without
-        a plan is replayed from its start, which is enough for most agents.
+        After a crash the turn begins with this state and with `planned`, so skip then what came before. What is done
+        behind the plan has other ids than the same before it. Calls of your own ids are not checked then: a call before
+        the plan and one behind it look the same. A turn without a plan is replayed from its start, which is enough for
+        most agents.
         """
         self._plan(_json.dumps(self._run.state))
 

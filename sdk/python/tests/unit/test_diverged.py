@@ -10,7 +10,7 @@ import pytest
 
 import dalsegno
 from dalsegno import Diverged, Run
-from dalsegno._ordinals import tool_of, turn_of
+from dalsegno._ordinals import Place, place_of, tool_of
 from dalsegno.testing.memory import MemoryGateway
 from test_every import count
 from test_turn import Crash, in_process, pay
@@ -157,6 +157,39 @@ def test_a_run_may_end_after_a_turn_that_raised(dalsegno_gateway: MemoryGateway)
     assert dalsegno_gateway.finish and dalsegno_gateway.finish["outcome"] == "failed"
 
 
+def test_what_came_before_a_plan_is_not_required_behind_it(dalsegno_gateway: MemoryGateway) -> None:
+    """Neither what the turns before it did that the plan's boundary has committed."""
+    with pytest.raises(Crash), in_process(every=9) as run:
+        for _ in range(2):
+            with run.turn() as turn:
+                pay(turn.number)
+                own(run, f"own-{turn.number}")
+        pay(3)
+        with run.turn() as turn:
+            pay(4)
+            own(run, "own-4")
+            turn.plan()
+            raise Crash
+    dalsegno_gateway.start_attempt()
+    with in_process(every=9) as run, run.turn() as turn:
+        assert (turn.number, turn.planned) == (3, True)
+        turn.finish()
+
+
+def test_what_was_made_behind_a_plan_is_required(dalsegno_gateway: MemoryGateway) -> None:
+    with pytest.raises(Crash), in_process() as run, run.turn() as turn:
+        turn.plan()
+        pay(1)
+        raise Crash
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with pytest.raises(Diverged, match=r"'planned-1\.pay"), run.turn() as turn:
+            pass
+        with run.turn() as turn:
+            pay(1)
+            turn.finish()
+
+
 def test_a_boundary_of_its_own_is_not_checked_and_neither_is_the_turn_after_it(dalsegno_gateway: MemoryGateway) -> None:
     interrupted(dalsegno_gateway, 1, lambda run, number: own(run, "own"))
     with in_process() as run:
@@ -248,12 +281,14 @@ def test_a_call_that_a_probe_has_ended_is_over_also_if_its_turn_raises(dalsegno_
 
 
 @pytest.mark.parametrize(
-    ("id", "tool", "turn"),
+    ("id", "tool", "place"),
     [
-        ("7.pay.0123456789ab.0", None, 7),
-        ("before-7.pay.more.0123456789ab.12", None, 7),
-        ("7.pay.0123456789ab.in-01234567.3", None, 7),
-        ("7.pay.call_1", "pay", 7),
+        ("7.pay.0123456789ab.0", None, Place(7, False)),
+        ("before-7.pay.more.0123456789ab.12", None, Place(7, False)),
+        ("planned-7.pay.0123456789ab.0", None, Place(7, True)),
+        ("7.pay.0123456789ab.in-01234567.3", None, Place(7, False)),
+        ("7.pay.call_1", "pay", Place(7, False)),
+        ("planned-7.pay.call_1", "pay", Place(7, True)),
         ("7.pay.call_1", None, None),
         ("7.pay.call_1", "payment", None),
         ("7.pay.0123456789ab", None, None),
@@ -261,8 +296,8 @@ def test_a_call_that_a_probe_has_ended_is_over_also_if_its_turn_raises(dalsegno_
         ("own", None, None),
     ],
 )
-def test_the_turn_of_an_id_that_the_client_has_made(id: str, tool: str | None, turn: int | None) -> None:
-    assert turn_of(id, tool) == turn
+def test_the_place_in_an_id_that_the_client_has_made(id: str, tool: str | None, place: Place | None) -> None:
+    assert place_of(id, tool) == place
 
 
 def test_the_tool_of_an_id_that_the_client_has_made() -> None:

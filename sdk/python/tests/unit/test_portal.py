@@ -49,7 +49,7 @@ class _Taken(Portal):
     leave: Any
 
     @property
-    def _leave(self) -> Any:  # type: ignore[override]  # pyright: ignore
+    def _leave(self) -> Any:
         self.looks += 1
         return self.leave if self.looks == 1 else None
 
