@@ -107,11 +107,11 @@ def attach(
 ) -> Run[Any]:
     """Attaches this process to its run, and returns the run as its last committed turn left it.
 
-    It waits until the gateway lets this pod in. Then it adopts the calls of earlier attempts (`Run.adopt`). The run is a
-    context manager: leave it by `run.finish`, or by a wait or a suspend that parks; otherwise it raises `Error`.
+    It waits until the gateway lets this pod in. Then it adopts the calls of earlier attempts (`Run.adopt`). The run is
+    a context manager: leave it by `run.finish`, or by a wait or a suspend that parks; otherwise it raises `Error`.
 
-    state: the type of `run.state`: `dict`, `list`, a TypedDict, a dataclass or a pydantic model. A fresh run begins with
-        `state()`, so every field has a default.
+    state: the type of `run.state`: `dict`, `list`, a TypedDict, a dataclass or a pydantic model. A fresh run begins
+        with `state()`, so every field has a default.
     heartbeat: starts a thread that tells the gateway that the process lives. Without it a process that hangs is found
         late.
     sigterm: installs a handler for SIGTERM, see `Run.stopping`. It needs the main thread.
@@ -122,8 +122,8 @@ def attach(
     on_resume: `on_resume(run, answers)` is called before this returns if the run goes on from a checkpoint or from
         waits, with the answers since the head by the ids of their waits: let the agent judge by its policy again.
 
-    Errors: `NotConfigured` where nothing has started this process as a worker; `Refused` if the gateway refuses for good;
-    `TypeError` or `ValueError` where the committed state is not of the type; whatever `on_resume` raises.
+    Errors: `NotConfigured` where nothing has started this process as a worker; `Refused` if the gateway refuses for
+    good; `TypeError` or `ValueError` where the committed state is not of the type; whatever `on_resume` raises.
     """
     run: Run[Any] = Run(state, sigterm=sigterm, store_timeout=store_timeout)
     run._begin(heartbeat, every)

@@ -233,15 +233,15 @@ class Attempt(Generic[S]):
         self.head = Head.decode(answer["head"]) if answer.get("head") else None
         self.unsettled_calls, self.completed_calls = answer["unsettledCalls"], answer["completedCalls"]
         self._waits.take_over(answer.get("waits", []))
-        self._calls.take_over(answer)
         self.planned, self._open_turn = False, 1
         if self.head:
             self.planned = self.head.boundary == "plan"
             self._open_turn = self.head.turn if self.planned else self.head.turn + 1
-            if "state" not in answer:
-                answer = self._transport.send("state", method="GET")
-        self.channels = {name: decode_channel(channel) for name, channel in answer.get("state", {}).items()}
+        has_state = self.head is None or "state" in answer
+        state = answer if has_state else self._transport.send("state", method="GET")
+        self.channels = {name: decode_channel(channel) for name, channel in state.get("state", {}).items()}
         self.next_turn = self.channels.get(TURNS_CHANNEL, self._open_turn - 1) + 1
+        self._calls.take_over(answer, self._open_turn, self.next_turn if self.planned else None)
         self._saved = _json.dumps(self.channels["state"]) if "state" in self.channels else None
         self._restore()
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from dalsegno import _json, _usage, _wire
 from dalsegno._errors import CallFailed, Diverged, KeyRefused, Refused, Uncertain
-from dalsegno._ordinals import turn_of
+from dalsegno._ordinals import Place, place_of
 from dalsegno._transport import Transport
 
 NOT_OPENED = ("INVALID", "TOO_LARGE", "APPROVAL_NOT_GRANTED", "APPROVAL_SPENT")
@@ -61,6 +61,24 @@ class Begun:
         return _usage.spending(self.usage)
 
 
+@dataclass(slots=True)
+class _Earlier:
+    """A call of an earlier try of the open turn, or an unsettled one."""
+
+    call: dict[str, Any]
+    turn: int | None
+    """The agent's turn that made it; `None` where an earlier attempt made it under an id of the user's own, or before the
+    plan that this process begins behind."""
+    is_open: bool
+    """Whether an earlier attempt made it behind the head."""
+
+    def is_due(self, turns: range, closes: bool, finishes: bool) -> bool:
+        """Whether a boundary with these turns forgets an effect without it."""
+        if self.call["policy"] == "readOnly":
+            return False
+        return self.turn in turns or (self.is_open and (finishes or (closes and self.turn is None)))
+
+
 class Calls:
     """The calls of this process that are not over yet.
 
@@ -73,26 +91,48 @@ class Calls:
         self._transport = transport
         self._key_prefix = key_prefix
         self._claims: dict[str, _Claim] = {}
-        self._inherited: dict[str, dict[str, Any]] = {}
+        self._inherited: dict[str, _Earlier] = {}
         """By id: calls of earlier tries of the open turn, and unsettled ones, which this try has not made."""
         self._made: dict[str, dict[str, Any]] = {}
         """By id: the calls of this try of the open turn."""
-        self.uncounted: dict[str, int] = {}
-        """What calls have spent and no gateway has counted."""
+        self._uncounted: dict[str, int] = {}  # what calls have spent and no gateway has counted
 
-    def take_over(self, answer: Mapping[str, Any]) -> None:
-        """Takes the calls of earlier attempts from the answer to attach."""
+    def take_over(self, answer: Mapping[str, Any], open_turn: int, planned: int | None) -> None:
+        """Takes the calls of earlier attempts from the answer to attach.
+
+        open_turn: as the gateway counts. planned: the agent's turn whose plan is the head. Then the store does not say
+        whether a call came before the plan, and the id says it. Of the user's own ids none is required.
+        """
         for call in (*answer["completedCalls"], *answer["unsettledCalls"]):
-            self._inherited[call["id"]] = call
+            place, is_open = place_of(call["id"], call.get("tool")), call["turn"] == open_turn
+            if planned is not None and is_open and (place is None or place < Place(planned, True)):
+                place, is_open = None, False
+            self._inherited[call["id"]] = _Earlier(call, place.turn if place else None, is_open)
 
-    def begin_turn(self) -> None:
-        """From here on the calls are those of a turn, or those behind its plan."""
+    def forget_made(self) -> None:
+        """The next try need not repeat what was done so far: a turn begins, or its plan is committed."""
         self._made.clear()
 
-    def drop_turn(self) -> None:
-        """The turn is not committed. Its next try has to make the same calls."""
-        self._inherited.update(self._made)
+    def drop_turn(self, turn: int) -> None:
+        """The agent's turn is not committed. Its next try has to make the same calls."""
+        self._inherited.update({id: _Earlier(call, turn, False) for id, call in self._made.items()})
         self._made.clear()
+
+    def close_turn(self) -> None:
+        """A boundary has closed the gateway's turn with the agent's. The next one does not judge calls of the user's
+        own ids again."""
+        for earlier in self._inherited.values():
+            earlier.is_open = earlier.is_open and earlier.turn is not None
+
+    @contextmanager
+    def counting(self) -> Generator[dict[str, int]]:
+        """What calls have spent and no gateway has counted, for a boundary. It is kept if that fails."""
+        taken = _usage.take(self._uncounted)
+        try:
+            yield taken
+        except BaseException:
+            _usage.add_to(self._uncounted, taken)
+            raise
 
     def begin(
         self,
@@ -121,7 +161,7 @@ class Calls:
         if state == "started" and (answer["verdict"] == "uncertain" or (may_have_run and not claim.repeatable)):
             raise Uncertain(call)
         if not go:
-            self._claims.pop(id, None)
+            self._drop(id, claim)
             if state != "completed":
                 raise (CallFailed if state == CallFailed.outcome else KeyRefused)(result)
         return Begun(id, claim, go, call["key"], call.get("arguments"), result)
@@ -152,7 +192,8 @@ class Calls:
 
         From then on they are calls of this process, and the gateway accepts boundaries and records.
         """
-        for id, call in list(self._inherited.items()):
+        for call in self.inherited():
+            id = call["id"]
             if call["policy"] == "retrySameKey" and call["state"] == "started" and id not in self._claims:
                 claim = _Claim({"claimId": str(uuid.uuid4()), "policy": call["policy"]}, _content(call))
                 self._claims[id] = claim
@@ -160,26 +201,27 @@ class Calls:
 
     def inherited(self) -> list[dict[str, Any]]:
         """The calls of earlier tries that this one has neither made again, nor settled, nor accepted."""
-        return list(self._inherited.values())
+        return [earlier.call for earlier in list(self._inherited.values())]
 
     def accept(self, ids: Iterable[str]) -> None:
         """Says that this process knows of these calls of earlier tries, and does not make them again."""
         for id in ids:
             self._inherited.pop(id, None)
 
-    def require_repeated(self, gateway_turn: int, turns: range) -> None:
+    def require_repeated(self, turns: range, closes: bool, finishes: bool) -> None:
         """Errors: `Diverged` if an earlier try of these turns made a call that this one has not made.
 
-        A boundary of the gateway may hold several of the agent's `turns`, and the attempt before may have committed less
-        often. So where an id names the agent's turn, that decides; calls of later turns are made when their turns come.
+        A boundary of the gateway may hold several of the agent's `turns`, and the attempt before may have committed
+        less often. So where the agent's turn is known, that decides; calls of later turns are made when their turns
+        come.
+        closes: the boundary is the end of the open turn. Before that the turn may still make a call of the user's own
+        id. finishes: no turn comes after it, so whatever an earlier attempt made in the open turn has to be repeated.
         """
-        for id, call in self._inherited.items():
-            number = turn_of(id)
-            due = call["turn"] == gateway_turn and (number is None or number < turns.stop)
-            if (due or number in turns) and call["policy"] != "readOnly":
+        for id, earlier in self._inherited.items():
+            if earlier.is_due(turns, closes, finishes):
                 raise Diverged(
-                    f"an earlier try of this turn made the call {id!r}, and this one did not: what decides about a call belongs "
-                    "into `turn.step`. If it shall stay as it is, name it in `run.accept`"
+                    f"an earlier try of this turn made the call {id!r}, and this one did not: what decides about a "
+                    "call belongs into `turn.step`. If it shall stay as it is, name it in `run.accept`"
                 )
 
     def has_open(self) -> bool:
@@ -190,10 +232,14 @@ class Calls:
         """Records how the tool of a claimed call ended. Errors: `KeyError` where this process has no such claim."""
         self._send_result(id, self._claims[id], outcome, result, usage)
 
-    def settle(self, id: str, outcome: str, reason: str, result: Any) -> None:
-        """Records what was found out about an uncertain call."""
+    def settle(
+        self, id: str, outcome: str, reason: str, result: Any, usage: Mapping[str, int] | None = None
+    ) -> None:
+        """Records what was found out about an uncertain call. The next boundary says what it has spent."""
         self._transport.send(f"{_path(id)}/settle", {"outcome": outcome, "reason": reason, "result": result})
-        self._note_end(id, outcome)
+        _usage.add_to(self._uncounted, usage or {})
+        self._claims.pop(id, None)
+        self._note_outcome(id, outcome)
 
     def with_keys(self, calls: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The calls of a plan, each with its default key unless it has another."""
@@ -224,7 +270,7 @@ class Calls:
     def _compare(self, id: str, claim: _Claim) -> None:
         """Errors: `Diverged` if an earlier attempt made the call with something else."""
         known = self._inherited.get(id)
-        if known and not _same(claim.content, _content(known)):
+        if known and not _same(claim.content, _content(known.call)):
             self._drop(id, claim)
             raise _diverged(id)
 
@@ -239,7 +285,8 @@ class Calls:
             raise
 
     def _drop(self, id: str, claim: _Claim) -> None:
-        """Drops a claim that the gateway has not accepted. Another thread may have made its own by now."""
+        """Drops a claim: the call is over, or the gateway has not accepted it. Another thread may have made its own by
+        now."""
         if self._claims.get(id) is claim:
             self._claims.pop(id, None)
 
@@ -248,16 +295,19 @@ class Calls:
     ) -> None:
         """Sends how a call ended. An older gateway counts no usage of calls: the next boundary says it then."""
         counts = self._transport.has_additions
-        fields = {"claimId": claim.id, "outcome": outcome, "result": result, "usage": (usage or None) if counts else None}
+        fields: dict[str, Any] = {"claimId": claim.id, "outcome": outcome, "result": result}
+        if counts:
+            fields["usage"] = usage or None
         self._transport.send(f"{_path(id)}/complete", fields)
         if not counts:
-            self.uncounted = _usage.add(self.uncounted, usage or {})
-        self._note_end(id, outcome)
+            _usage.add_to(self._uncounted, usage or {})
+        self._drop(id, claim)
+        self._note_outcome(id, outcome)
 
-    def _note_end(self, id: str, outcome: str) -> None:
-        """The call is over."""
-        self._claims.pop(id, None)
-        call = self._inherited.pop(id, None) or self._made.get(id)
+    def _note_outcome(self, id: str, outcome: str) -> None:
+        """The call is over, and this try has made it."""
+        earlier = self._inherited.pop(id, None)
+        call = earlier.call if earlier else self._made.get(id)
         if call is not None:
             self._made[id] = {**call, "state": outcome}
 

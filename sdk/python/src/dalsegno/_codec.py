@@ -1,14 +1,14 @@
 """The typed state of a run: how it is made, and how it is read back from JSON.
 
 A type is `dict`, `list`, a `TypedDict`, a dataclass, or a class with pydantic's `model_validate`, which this package
-does not import. Fields that a dataclass does not know are ignored, so that an older program reads a newer state. A member
-of a union is the class with the same fields as the JSON object, or else the only class that knows all of its fields.
+does not import. Fields that a dataclass does not know are ignored, so that an older program reads a newer state. A
+member of a union is the class with the same fields as the JSON object, or else the only class that knows all of its
+fields, or else the one that knows most of them. A class whose `Literal` field has another value is none of them.
 """
 
 from __future__ import annotations
 
 import collections.abc
-import contextlib
 import dataclasses
 import enum
 import itertools
@@ -93,46 +93,74 @@ def _decode_key(kind: Any, name: str) -> Any:
 def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
     """The alternative that fits best. Of plain types it is the first that can hold the value.
 
-    Errors: `TypeError` where it is an object, and no class knows its fields, or more than one.
+    Errors: `TypeError` where no class fits best alone; the error of a class that is the only possible one.
     """
-    found: list[tuple[int, Any]] = []
+    found: list[tuple[_Rank, Any]] = []
+    failed: list[tuple[_Rank, Exception]] = []
     for kind in kinds:
         if rank := _rank(kind, value):
-            with contextlib.suppress(TypeError, ValueError):
+            try:
                 found.append((rank, decode(kind, value)))
+            except (TypeError, ValueError) as error:
+                failed.append((rank, error))
     best = max((rank for rank, _ in found), default=_NONE)
     fitting = [decoded for rank, decoded in found if rank == best]
-    if best >= _KNOWS and len(fitting) > 1 or not fitting and isinstance(value, dict):
+    # A class that ignores fields takes no object whose own class cannot read it.
+    errors = [error for rank, error in failed if rank > best] if best < _PLAIN else []
+    if len(errors) == 1:
+        raise errors[0]
+    if errors or len(fitting) > 1 and best[:1] != _PLAIN or not fitting and isinstance(value, dict):
         names = " | ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-        raise TypeError(f"an object with the fields {sorted(_names(value))}: which of {names} is it?")
+        what = f"an object with the fields {sorted(_names(value))}" if isinstance(value, dict) else repr(value)
+        raise TypeError(f"{what}: which of {names} is it?")
     return fitting[0] if fitting else value
 
 
-_NONE, _PLAIN, _KNOWS, _SAME = range(4)
-"""How an alternative fits: not at all; it is no class; a class that knows all fields; a class with the same fields."""
+_Rank = tuple[int, ...]
+"""How well an alternative fits; more is better. See `_rank`."""
+
+_NONE: _Rank = ()
+_NEWER, _PLAIN, _KNOWS, _SAME = (1,), (2,), (3,), (4,)
 
 
-def _rank(kind: Any, value: Any) -> int:
+def _rank(kind: Any, value: Any) -> _Rank:
+    """From the worst: it cannot be this; a class that does not know all fields, and how many it knows; a type without
+    fields; a class that knows all fields; a class with the same fields."""
     plain = typing.get_origin(kind) or kind
     if plain in (str, int, float, bool, list, dict, types.NoneType):
         return _PLAIN if isinstance(value, plain) else _NONE
     fields = _fields(kind)
     if fields is None:
         return _PLAIN
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or _is_told_apart(kind, value):
         return _NONE
     names = _names(value)
-    return _SAME if names == fields else _KNOWS if names <= fields else _NONE
+    if names <= fields:
+        return _SAME if names == fields else _KNOWS
+    return *_NEWER, len(names & fields)
+
+
+def _is_told_apart(kind: Any, value: Any) -> bool:
+    """Whether a `Literal` field of this dataclass has another value."""
+    kinds = typing.get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}
+    literals = {name: it for name, it in kinds.items() if typing.get_origin(it) is typing.Literal and name in value}
+    return any(value[name] not in _literal_values(it) for name, it in literals.items())
+
+
+def _literal_values(kind: Any) -> list[Any]:
+    return [it.value if isinstance(it, enum.Enum) else it for it in typing.get_args(kind)]
 
 
 def _fields(kind: Any) -> set[str] | None:
-    """The names of a class's fields; `None` where it says none, or has other names in JSON."""
+    """The names of a class's fields; `None` where it says none, has other names in JSON, or is JSON of any shape."""
     kind_of: Any = kind
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return {field.name for field in dataclasses.fields(kind)}
     model: dict[str, Any] = getattr(kind_of, "model_fields", {})
     aliased = any(getattr(field, "alias", None) for field in model.values())
-    return {*model} if model and not aliased else None
+    if not model or aliased or getattr(kind_of, "__pydantic_root_model__", False):
+        return None
+    return {*model, *getattr(kind_of, "model_computed_fields", {})}
 
 
 def _names(value: Any) -> set[str]:

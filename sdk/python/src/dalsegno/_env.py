@@ -23,7 +23,8 @@ def _required(name: str) -> str:
     """The value of a variable. Raises `NotConfigured` if it is not set, because nothing has started this worker."""
     if name not in os.environ:
         raise NotConfigured(
-            f"{name} is not set: start the agent with `dalsegno dev -- python3 agent.py`, or as the worker of an AgentRun"
+            f"{name} is not set: start the agent with `dalsegno dev -- python3 agent.py`, or as the worker of an "
+            "AgentRun"
         )
     return os.environ[name]
 

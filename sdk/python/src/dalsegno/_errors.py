@@ -90,7 +90,8 @@ class CallFailed(_ToolRefusal):
     """Raise it in a tool that refused and changed nothing.
 
     `Run.call` records the failure and raises it, now and each time the same call is made again. It also raises it
-    for a call that was settled as failed; the result is then what the settle gave, or `None`. To try again, use a new id.
+    for a call that was settled as failed; the result is then what the settle gave, or `None`. To try again, use a new
+    id.
     """
 
     __module__ = "dalsegno"
@@ -155,7 +156,8 @@ class Stopping(Leave):
 
 
 class StoreUnavailable(Leave):
-    """No request was answered for `store_timeout` seconds. The exit code is 1, and the termination message says: a disruption."""
+    """No request was answered for `store_timeout` seconds. The exit code is 1, and the termination message says: a
+    disruption."""
 
     __module__ = "dalsegno"
     exit_code = 1

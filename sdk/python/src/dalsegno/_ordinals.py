@@ -1,6 +1,7 @@
 """The ids that the client makes for calls, steps and waits: a turn, a name, and an ordinal.
 
-What is done between two turns has `before-N` in the place of the turn. So it has other ids than the same in turn N.
+What is done between two turns has `before-N` in the place of the turn, and what is done behind the plan of turn N has
+`planned-N`. So it has other ids than the same in turn N, and a resume behind the plan finds it.
 """
 
 from __future__ import annotations
@@ -8,12 +9,35 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-def turn_of(id: str) -> int | None:
-    """The turn of the agent that an id begins with; `None` where it begins with something else."""
-    number = re.match(r"(?:before-)?(\d+)\.", id)
-    return int(number[1]) if number else None
+_PLACE = r"(?P<part>before-|planned-)?(?P<turn>\d+)"
+
+_CALL = re.compile(_PLACE + r"\.(?P<tool>.+)\.[0-9a-f]{12}(?:\.in-[0-9a-f]{8})?\.\d+")
+"""The id of a tool's call: `TURN.TOOL.HASH.K`, or one that an adapter has made for a call inside of another one."""
+
+
+class Place(NamedTuple):
+    """Where the agent has made a call, in the order of the places."""
+
+    turn: int
+    behind_plan: bool
+
+
+def place_of(id: str, tool: str | None) -> Place | None:
+    """The place in an id that the client has made; `None` for an id of the user's own, whatever numbers it has.
+
+    tool: the tool's name, where the store has kept it. An adapter's ids may have another end behind it.
+    """
+    made = _CALL.fullmatch(id) or (tool and re.match(rf"{_PLACE}\.{re.escape(tool)}\.", id))
+    return Place(int(made["turn"]), made["part"] == "planned-") if made else None
+
+
+def tool_of(id: str) -> str | None:
+    """The tool's name in an id that the client has made; `None` for another id."""
+    made = _CALL.fullmatch(id)
+    return made["tool"] if made else None
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +60,8 @@ class Slot:
 class Ordinals:
     """Counts what a turn does under each name, from 0.
 
-    Invariant: a call whose outcome is unknown keeps its ordinal, so that the same call again has the same key. Two calls
-    that run at the same time have two ordinals.
+    Invariant: a call whose outcome is unknown keeps its ordinal, so that the same call again has the same key. Two
+    calls that run at the same time have two ordinals.
     """
 
     def __init__(self) -> None:

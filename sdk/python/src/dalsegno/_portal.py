@@ -48,7 +48,7 @@ class Portal:
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs the function in the thread, and returns its result. It may be cancelled; the function runs all the same.
 
-        If it then ends the process, each later call raises that.
+        If it then ends the process, the next call raises that.
         """
         future = asyncio.wrap_future(self.submit(self._guarded, functools.partial(function, *args, **kwargs)))
         try:
@@ -80,8 +80,8 @@ class Portal:
 
     def _guarded(self, function: Callable[[], R]) -> R:
         """The function, unless a request before it has ended the process."""
-        if self._leave is not None:
-            raise self._leave
+        if (leave := self._leave) is not None:  # the loop may take it at the same time
+            raise leave
         try:
             return function()
         except SystemExit as leave:

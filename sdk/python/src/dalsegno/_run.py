@@ -97,7 +97,7 @@ class Run(Waiting[S]):
         """Commits a boundary of `turn`, its result or its `plan`; returns the new head once it is durable.
 
         `with run.turn()` does this for an agent. Use this one to commit by channels, to plan calls, or to park with a
-        boundary.
+        boundary. Turns that are held back are committed before it. Errors: for those `Diverged`, as in `turn`.
 
         state: the whole state, as JSON; dataclasses and pydantic models become objects. It does not change `run.state`.
         channels: only what changed: `{"set": {name: value}, "append": {name: [items]}, "truncate": {name: length},
@@ -187,8 +187,9 @@ class Run(Waiting[S]):
 
         It adopts, and then it makes each call of a tool that has a probe, with its stored arguments: if the probe finds
         the effect, its result is stored; if not, the tool runs. A tool is found by the name that the store keeps
-        with the call. A call of a version before that is found if its id has the default form. A framework that writes records while a turn is open calls this
-        first, because the gateway accepts no records while the outcome of a `probe` call is unknown.
+        with the call. A call of a version before that is found if its id has the default form. A framework that writes
+        records while a turn is open calls this first, because the gateway accepts no records while the outcome of a
+        `probe` call is unknown.
 
         Returns the calls that are still unsettled, apart from `readOnly` ones: a person settles those with the policy
         `ask`, and code that knows the tool settles the others. Errors: whatever a probe or a tool raises, apart from
@@ -221,8 +222,10 @@ class Run(Waiting[S]):
         """Ends the run where there is no new state.
 
         outcome: `succeeded` or `failed`. reason: one CamelCase word. message: at most 1 KiB. output: JSON of at most
-        4 KiB. Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown; `RuntimeError` in an open
-        turn, which `Turn.finish` ends with its commit.
+        4 KiB.
+
+        Errors: `Refused` with `UNSETTLED_CALLS` while the outcome of a call is unknown; `RuntimeError` in an open turn,
+        which `Turn.finish` ends with its commit. If turns are held back, also `Diverged`, as in `turn`.
         """
         self._require_no_turn()
         finish = finish_fields(outcome, reason, message, output)
@@ -264,7 +267,7 @@ class Run(Waiting[S]):
             raise RuntimeError("a turn is open: a run has one turn at a time")
         self.check()
         turn.number, self._turn = self.next_turn, turn
-        self._calls.begin_turn()
+        self._calls.forget_made()
 
     def _require_no_turn(self) -> None:
         if self._turn is not None:
@@ -276,26 +279,25 @@ class Run(Waiting[S]):
             self._turn = None
 
     def _close(self, turn: Turn[S], draft: Draft, text: str | None) -> None:
-        """Commits an open turn with this state, or holds it back. Without a state, or if that fails, it drops the turn."""
+        """Commits an open turn with this state, or holds it back. Without a state, or if that fails, it drops the
+        turn."""
         self._turn = None
         self._ordinals.clear()
         if text is None:
-            return self._drop_turn()
+            return self._drop_turn(turn)
         try:
             self._keep(text, draft)
         except BaseException:
-            self._drop_turn()
+            self._drop_turn(turn)
             raise
 
-    def _drop_turn(self) -> None:
-        self._calls.drop_turn()
+    def _drop_turn(self, turn: Turn[S]) -> None:
+        self._calls.drop_turn(turn.number)
         self._restore()
 
     def _keep(self, text: str, draft: Draft) -> None:
-        gateway_turn, first = self._open_turn, self.next_turn - self._held
         pending = self._merge(text, draft)
         if self._held + 1 >= self._every or draft.finish or not pending.fits(text):
-            self._calls.require_repeated(gateway_turn, range(first, self.next_turn + 1))
             self._send_draft(self.next_turn, text, pending)
         else:
             self._pending, self._saved = pending, text
@@ -304,9 +306,8 @@ class Run(Waiting[S]):
             self.planned = False
 
     def _merge(self, text: str, draft: Draft) -> Draft:
-        """The draft behind what is held back. If one boundary cannot have both, what is held back is committed first."""
-        if self._every > 1:
-            draft.measure()
+        """The draft behind what is held back. What is held back is committed first if one boundary cannot have
+        both."""
         pending = self._pending.merged(draft)
         if self._held and not pending.fits(text):
             self._flush()
@@ -327,9 +328,13 @@ class Run(Waiting[S]):
         if self.head and self.head.boundary == "plan":
             self._flush()
         self._send_draft(self.next_turn, text, self._merge(text, draft), plan=True)
-        self._calls.begin_turn()
+        self._calls.forget_made()
 
     def _send_draft(self, turn: int, text: str | None, draft: Draft, plan: bool = False) -> None:
+        """Sends a boundary with the turns that are held back, and with `turn`. Errors: also `Diverged`."""
+        turns = range(self.next_turn - self._held, turn if plan else turn + 1)
+        closes = turn == self.next_turn and not plan
+        self._calls.require_repeated(turns, closes, finishes=draft.finish is not None)
         fields = {
             "events": draft.events,
             "usage": draft.usage or None,
@@ -360,19 +365,21 @@ class Run(Waiting[S]):
             fields["state"] = None if text is None else _json.Raw(text)
             fields["channels"] = channels and encode_channels(channels)
         fields = {"commitId": str(uuid.uuid4()), **fields}
-        fields["usage"] = _usage.add(fields["usage"] or {}, self._calls.uncounted) or None
         path = f"turns/{boundary}/plan" if plan else f"turns/{boundary}"
         needs = _records.needed(fields["records"])
-        if "park" in (fields["outcome"] or {}):
-            self._commit_and_leave(path, fields, needs)
-        answer = self._transport.send(path, fields, needs=needs)
+        with self._calls.counting() as uncounted:
+            fields["usage"] = _usage.add(fields["usage"] or {}, uncounted) or None
+            if "park" in (fields["outcome"] or {}):
+                self._commit_and_leave(path, fields, needs)
+            answer = self._transport.send(path, fields, needs=needs)
         self._note_head(Head.decode(answer["head"]), turn, text, plan)
         self._lease.ended = bool(fields["outcome"])
         return Head.decode(answer["head"])
 
     def _note_head(self, head: Head, turn: int, text: str | None, plan: bool) -> None:
         self.head, self.planned = head, plan
-        self._calls.uncounted = {}
+        if turn >= self.next_turn and not plan:
+            self._calls.close_turn()
         self._open_turn = head.turn if plan else head.turn + 1
         self.next_turn = turn if plan else turn + 1
         self._held, self._pending = 0, Draft()
@@ -396,9 +403,10 @@ class Run(Waiting[S]):
             self._turn._take(messages)
 
     def _slot(self, name: str) -> Slot:
-        """An id in this turn, or before it, which the call with this name has until its outcome is known."""
-        place = f"{self.next_turn}" if self._turn is not None else f"before-{self.next_turn}"
-        return self._ordinals.take(f"{place}.{name}")
+        """An id in this turn, behind its plan, or before it, which the call with this name has until its outcome is
+        known."""
+        part = "before-" if self._turn is None else "planned-" if self.planned else ""
+        return self._ordinals.take(f"{part}{self.next_turn}.{name}")
 
     def _next_id(self, name: str) -> str:
         slot = self._slot(name)

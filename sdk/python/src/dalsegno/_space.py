@@ -94,9 +94,9 @@ class Space:
     def blob_put(self, key: str, content: bytes) -> None:
         """Stores bytes of any length under the key.
 
-        They are cut into chunks of 3 MiB under keys that begin with the key and a slash, and the pointer is written last: a
-        reader sees the old bytes or the new ones. Writing the same bytes again costs a read. The keys of the chunks are 31
-        bytes longer than the key, so the key has at most 481 bytes.
+        They are cut into chunks of 3 MiB under keys that begin with the key and a slash, and the pointer is written
+        last: a reader sees the old bytes or the new ones. Writing the same bytes again costs a read. The keys of the
+        chunks are 31 bytes longer than the key, so the key has at most 481 bytes.
 
         Errors: `ValueError` for a longer key.
         """
@@ -112,7 +112,7 @@ class Space:
             numbers = range(first, min(first + BATCH_CHUNKS, count))
             _records.write(self._transport, [self._chunk(prefix, number, content) for number in numbers])
         pointer = Operation.put(self.name, key, {POINTER: {"sha256": digest, "chunks": count, "prefix": prefix}})
-        self._write(pointer, *(self._deletes(old["prefix"]) if old is not None else ()))
+        self._write(pointer, *(self._deletes_of(old) if old is not None else ()))
 
     def blob_get(self, key: str) -> bytes | None:
         """The bytes under the key; `None` if the key has no blob.
@@ -134,12 +134,21 @@ class Space:
 
     def _chunk(self, prefix: str, number: int, content: bytes) -> Operation:
         part = content[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
-        return Operation.put(self.name, f"{prefix}{number:06}", base64.b64encode(part).decode())
+        return Operation.put(self.name, _chunk_key(prefix, number), base64.b64encode(part).decode())
 
     def _deletes(self, prefix: str) -> list[Operation]:
         """What removes the keys with this prefix: one operation, or on an older gateway one for each key."""
-        whole = Operation.delete_prefix(self.name, prefix)
-        return [whole] if self._transport.has_additions else [Operation.delete(self.name, it) for it in self.keys(prefix)]
+        whole = Operation.delete_prefix(self.name, prefix)  # which refuses the empty prefix, whatever the gateway
+        if self._transport.has_additions:
+            return [whole]
+        return [Operation.delete(self.name, key) for key in self.keys(prefix)]
+
+    def _deletes_of(self, pointer: dict[str, Any]) -> list[Operation]:
+        """What removes the chunks of a blob. Its pointer says which they are, so none of them is read."""
+        if self._transport.has_additions:
+            return [Operation.delete_prefix(self.name, pointer["prefix"])]
+        keys = (_chunk_key(pointer["prefix"], number) for number in range(pointer["chunks"]))
+        return [Operation.delete(self.name, key) for key in keys]
 
     def _write(self, *operations: Operation) -> None:
         for at in range(0, len(operations), BATCH_OPERATIONS):
@@ -148,3 +157,7 @@ class Space:
 
 def _chunk_prefix(key: str) -> str:
     return f"{key}/.chunk."
+
+
+def _chunk_key(prefix: str, number: int) -> str:
+    return f"{prefix}{number:06}"

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
-from dalsegno import _codec, _current, _json, _usage
+from dalsegno import _codec, _current, _json, _ordinals
 from dalsegno._calls import Begun
 from dalsegno._errors import CallFailed, KeyRefused, Uncertain
 from dalsegno._ordinals import Slot
@@ -51,8 +51,8 @@ def tool(
         same key. Whatever else it raises passes through, and the outcome stays unknown.
     id: a function with the same parameters but `key`, which returns the call's id. By default the id is
         `TURN.NAME.HASH.K`: HASH is of the arguments, and K counts the calls with these arguments in the turn, from 0.
-        Between two turns it is `before-TURN`, with the number of the next one. A call that is made again after an
-        exception, while its outcome is unknown, is the same call.
+        Between two turns it is `before-TURN`, with the number of the next one; behind a turn's plan it is
+        `planned-TURN`. A call that is made again after an exception, while its outcome is unknown, is the same call.
 
     If the function has a parameter `key`, it gets the call's key. For type checkers give it a default: `key: str = ""`.
     Arguments and result are JSON, dataclasses or pydantic models. An annotated result type is decoded.
@@ -69,9 +69,9 @@ def tool(
 class Tool(Generic[P, R]):
     """A function that `tool` has wrapped. Call it like the function, while the process is attached to a run.
 
-    Errors of a call: `CallFailed` and `KeyRefused` as the function raised them, now or earlier; `Uncertain` where it may
-    have run and must not run again; `Diverged` where the id is stored with other arguments; `Refused`; `NotAttached`.
-    Any other exception of the function passes through, and the outcome is unknown.
+    Errors of a call: `CallFailed` and `KeyRefused` as the function raised them, now or earlier; `Uncertain` where it
+    may have run and must not run again; `Diverged` where the id is stored with other arguments; `Refused`;
+    `NotAttached`. Any other exception of the function passes through, and the outcome is unknown.
     """
 
     def __init__(
@@ -133,12 +133,12 @@ class Tool(Generic[P, R]):
         return BoundCall(self, run, slot, id, given.arguments, arguments)
 
     def has_made(self, call: Mapping[str, Any]) -> bool:
-        """Whether a stored call is one of this tool. An older client or gateway has kept no name: then the id says it."""
+        """Whether a stored call is one of this tool. If an older client or gateway has kept no name, the id says it."""
         name = call.get("tool")
         return self._has_made_id(call["id"]) if name is None else name == self.name
 
     def _has_made_id(self, id: str) -> bool:
-        return re.fullmatch(rf"(?:before-)?\d+\.{re.escape(self.name)}\.[0-9a-f]{{12}}\.\d+", id) is not None
+        return _ordinals.tool_of(id) == self.name
 
     def rebind(self, run: Run[Any], call: Mapping[str, Any]) -> BoundCall:
         """The call of an earlier attempt, with its stored arguments as the function is annotated."""
@@ -217,8 +217,8 @@ class BoundCall:
         if not self._settles:
             self._run._calls.end(begun, outcome, self._result)
         elif outcome != KeyRefused.outcome:  # a refused key leaves the call to the next probe
-            self._run.settle(self._id, outcome, "the probe found no effect, and the tool ran", self._result)
-            self._run._calls.uncounted = _usage.add(self._run._calls.uncounted, begun.usage)
+            found = "the probe found no effect, and the tool ran"
+            self._run._calls.settle(self._id, outcome, found, self._result, begun.usage)
 
     def _ask_probe(self, probe: Callable[..., Any], call: Mapping[str, Any]) -> Begun | None:
         try:

@@ -75,9 +75,11 @@ class Transport:
     ) -> dict[str, Any]:
         """Sends a request until it is answered, and returns the answer.
 
-        No try and no wait is longer than `timeout` seconds, or than the store's timeout if that is shorter. `held`: for
-        so many seconds a gateway that works may hold the request; they do not count for the store's timeout. `needs`: the version of the contract that has what the request says. The body is serialised once. After a failure the next try
-        uses a new connection, which may lead to another gateway.
+        No try and no wait is longer than `timeout` seconds, or than the store's timeout if that is shorter. The body is
+        serialised once. After a failure the next try uses a new connection, which may lead to another gateway.
+
+        held: for so many seconds a gateway that works may hold the request; they do not count for the store's timeout.
+        needs: the version of the contract that has what the request says.
 
         Errors: `Refused`, `InvalidURL`, `StoreUnavailable`, and whatever `encode` and reading the token raise.
         """

@@ -38,27 +38,29 @@ class Draft:
     records: list[Operation] = field(default_factory=list[Operation])
     inbox: list[int] = field(default_factory=list[int])
     finish: dict[str, Any] | None = None
-    size: int = 0
-    """The bytes of the events and the records, where `measure` has counted them."""
-
-    def measure(self) -> None:
-        """Counts the bytes."""
-        self.size = len(_json.dumps(self.events)) + len(_json.dumps(_records.encode(self.records)))
+    size: int | None = None
+    """The bytes of the events and the records; `None` until `fits` has counted them."""
 
     def fits(self, text: str) -> bool:
-        """Whether one boundary can have this, and the state with this JSON text."""
+        """Whether one boundary can have this, and the state with this JSON text. Nothing is added to it after that."""
+        self.size = self._bytes()
         longest = max(len(self.events), len(self.records), len(self.inbox))
         return longest <= MAX_IN_BOUNDARY and self.size + len(text) + FRAME_BYTES <= MAX_BODY_BYTES
 
+    def _bytes(self) -> int:
+        if self.size is not None:
+            return self.size
+        return len(_json.dumps(self.events)) + len(_json.dumps(_records.encode(self.records)))
+
     def merged(self, later: Draft) -> Draft:
-        """Both, in order."""
+        """Both, in order. Of what was counted before, only the later one is counted."""
         return Draft(
             self.events + later.events,
             _usage.add(self.usage, later.usage),
             self.records + later.records,
             self.inbox + [it for it in later.inbox if it not in self.inbox],
             later.finish or self.finish,
-            self.size + later.size,
+            None if self.size is None else self.size + later._bytes(),
         )
 
 
@@ -83,7 +85,8 @@ class Turn(Generic[S]):
     """An open turn of the run, `with run.turn() as turn`.
 
     On entry it leaves the process if a person asks for it (`Run.check`). On a good exit it commits `run.state` and all
-    that was given to the turn. After an exception nothing is committed, and `run.state` is what the last good turn left.
+    that was given to the turn. After an exception nothing is committed, and `run.state` is what the last good turn
+    left.
 
     A turn that a crash has interrupted is replayed from its start. Its steps and its calls are answered from the store.
     So let everything that differs from one time to the next (a model, a clock, a random number) be a `step` or a tool.
@@ -143,8 +146,10 @@ class Turn(Generic[S]):
     def plan(self) -> None:
         """Commits the plan of this turn: `run.state` as it is, and the events, usage, records and messages so far.
 
-        After a crash the turn begins with this state and with `planned`, so skip then what came before. A turn without
-        a plan is replayed from its start, which is enough for most agents.
+        After a crash the turn begins with this state and with `planned`, so skip then what came before. What is done
+        behind the plan has other ids than the same before it. Calls of your own ids are not checked then: a call before
+        the plan and one behind it look the same. A turn without a plan is replayed from its start, which is enough for
+        most agents.
         """
         self._plan(_json.dumps(self._run.state))
 
@@ -165,8 +170,7 @@ class Turn(Generic[S]):
 
         In a step or a tool `dalsegno.spent` counts at once.
         """
-        more = _usage.of(tokens_in, tokens_out, tool_calls, cost_micro_usd)
-        self._draft.usage = _usage.add(self._draft.usage, more)
+        _usage.add_to(self._draft.usage, _usage.of(tokens_in, tokens_out, tool_calls, cost_micro_usd))
 
     def take_messages(self) -> list[Message]:
         """The messages that no boundary has taken, in order. This turn takes them: with its commit, or not at all.

@@ -54,7 +54,8 @@ class Refusal:
 Outcome = Ok | Again | Refusal
 
 ADDITIONS = 3
-"""The version of the contract that has `records/read`, `order`, `keysOnly`, `deletePrefix`, `tool` and a call's `usage`."""
+"""The version of the contract that has `records/read`, `order`, `keysOnly`, `deletePrefix`, `tool` and a call's
+`usage`."""
 
 
 def contract_of(path: str) -> int:

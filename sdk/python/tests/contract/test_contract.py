@@ -334,7 +334,7 @@ def test_a_value_of_a_record_has_at_most_4_mib_with_its_quotes(contract: Contrac
     contract.attach()
 
     def put(length: int) -> str:
-        value = {"json": "x" * (length - 2)}
-        return contract.said("records", {"batchId": uid(), "operations": [{"put": {"space": "s", "key": "k", "value": value}}]})
+        operation = {"put": {"space": "s", "key": "k", "value": {"json": "x" * (length - 2)}}}
+        return contract.said("records", {"batchId": uid(), "operations": [operation]})
 
     assert (put(4 << 20), put((4 << 20) + 1)) == ("ok", "TOO_LARGE")

@@ -8,7 +8,9 @@ import inspect
 import logging
 import threading
 import time
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +20,8 @@ from dalsegno._portal import LoopWatch
 from dalsegno.aio._tools import call_tool
 from dalsegno.testing.memory import MemoryGateway
 from test_turn import Crash
+
+R = TypeVar("R")
 
 PAIRS = [(Run, aio.AsyncRun), (Turn, aio.AsyncTurn), (Space, aio.AsyncSpace)]
 # Constructors, and what only one of them can have.
@@ -63,9 +67,45 @@ async def pay(cents: int, *, key: str = "") -> dict[str, Any]:
     return {"cents": cents, "key": key}
 
 
+LONGEST_SECONDS = 30
+"""After so long a test fails. A client that is broken hangs, and must not hang the tests."""
+
+
+def run_loop(main: Coroutine[Any, Any, R]) -> R:
+    """What `asyncio.run` returns or raises. It runs in a thread that nobody waits for at the end, if it hangs."""
+    ended: Future[R] = Future()
+
+    def target() -> None:
+        try:
+            ended.set_result(asyncio.run(main))
+        except BaseException as error:
+            ended.set_exception(error)
+
+    threading.Thread(target=target, daemon=True).start()
+    return ended.result(LONGEST_SECONDS)
+
+
 async def attach(**options: Any) -> aio.AsyncRun[Any]:
-    run: aio.AsyncRun[Any] = await aio.attach(heartbeat=False, sigterm=False, **options)
+    """No request outlives the gateway for long, because Python waits at its end for the thread of the requests."""
+    run: aio.AsyncRun[Any] = await aio.attach(heartbeat=False, sigterm=False, store_timeout=LONGEST_SECONDS, **options)
     return run
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop run until it is so."""
+    end = time.monotonic() + LONGEST_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def held(event: threading.Event) -> Iterator[Callable[[], bool]]:
+    """A function for the thread of the requests that waits for the event. At the end it goes on in any case."""
+    try:
+        yield lambda: event.wait(LONGEST_SECONDS)
+    finally:
+        event.set()
 
 
 def test_an_agent_runs_and_an_interrupted_turn_is_answered_from_the_store(dalsegno_gateway: MemoryGateway) -> None:
@@ -89,10 +129,10 @@ def test_an_agent_runs_and_an_interrupted_turn_is_answered_from_the_store(dalseg
             await run.finish(output=len(run.state["paid"]))
 
     with pytest.raises(Crash):
-        asyncio.run(agent(crash=True))
+        run_loop(agent(crash=True))
     before = len(dalsegno_gateway.calls)
     dalsegno_gateway.start_attempt()
-    asyncio.run(agent(crash=False))
+    run_loop(agent(crash=False))
     assert (len(dalsegno_gateway.calls), sorted(asked)) == (before, [0, 1, 2])
     assert len({entry["key"] for entry in dalsegno_gateway.state["paid"]}) == 3
     assert dalsegno_gateway.rows.usage == {"tokensIn": 3} and dalsegno_gateway.finish
@@ -110,7 +150,7 @@ def test_a_cancelled_request_is_sent_and_the_next_one_queues_behind_it(dalsegno_
             assert [item.value async for item in run.space("s").items()] == ["cancelled", "next"]
             await run.finish()
 
-    asyncio.run(agent())
+    run_loop(agent())
 
 
 def test_a_cancel_during_a_commit_is_raised_after_it(dalsegno_gateway: MemoryGateway) -> None:
@@ -122,15 +162,14 @@ def test_a_cancel_during_a_commit_is_raised_after_it(dalsegno_gateway: MemoryGat
                 run.state["n"] = 1
 
         task = asyncio.ensure_future(turn())
-        while not any(request == "turns/1" for request in dalsegno_gateway.requests):
-            await asyncio.sleep(0)
+        await until(lambda: "turns/1" in dalsegno_gateway.requests)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (run.next_turn, run.state) == (2, {"n": 1})
         await run.finish()
 
-    asyncio.run(agent())
+    run_loop(agent())
 
 
 def test_what_ends_the_process_passes_through_the_loop(dalsegno_gateway: MemoryGateway) -> None:
@@ -139,7 +178,7 @@ def test_what_ends_the_process_passes_through_the_loop(dalsegno_gateway: MemoryG
             await run.approval("buy", 1, title="Buy?")
 
     with pytest.raises(dalsegno.Parked):
-        asyncio.run(agent())
+        run_loop(agent())
     assert dalsegno_gateway.open_waits == ["buy"]
 
 
@@ -157,7 +196,7 @@ def test_a_call_takes_a_coroutine_or_a_function(dalsegno_gateway: MemoryGateway)
                     await run.call("b", policy="ask", tool=refuses)
             await run.finish()
 
-    asyncio.run(agent())
+    run_loop(agent())
 
 
 def test_leaving_without_an_end_is_an_error(dalsegno_gateway: MemoryGateway) -> None:
@@ -166,13 +205,13 @@ def test_leaving_without_an_end_is_an_error(dalsegno_gateway: MemoryGateway) -> 
             pass
 
     with pytest.raises(dalsegno.Error, match="ended without"):
-        asyncio.run(agent())
+        run_loop(agent())
 
 
 def test_several_loops_one_after_the_other_use_one_run(dalsegno_gateway: MemoryGateway) -> None:
-    run: aio.AsyncRun[Any] = asyncio.run(attach())
-    asyncio.run(run.space("s").put("k", 1))
-    asyncio.run(run.finish())
+    run: aio.AsyncRun[Any] = run_loop(attach())
+    run_loop(run.space("s").put("k", 1))
+    run_loop(run.finish())
     assert dalsegno_gateway.finish
 
 
@@ -187,14 +226,14 @@ def test_on_resume_may_be_a_coroutine(dalsegno_gateway: MemoryGateway) -> None:
         await run.commit(1, state={})
         run.sync._leave()
 
-    asyncio.run(agent())
+    run_loop(agent())
     dalsegno_gateway.start_attempt()
 
     async def second() -> None:
         run = await attach(on_resume=judge)
         await run.finish()
 
-    asyncio.run(second())
+    run_loop(second())
     assert judged == [(2, [])]
 
 
@@ -207,14 +246,14 @@ def test_a_loop_that_stands_still_is_logged_with_where_it_is(caplog: pytest.LogC
         watch.stop()
 
     with caplog.at_level(logging.WARNING, "dalsegno"):
-        asyncio.run(blocks())
+        run_loop(blocks())
     assert len(caplog.records) == 1, "once for each stall"
     assert "the event loop has not run for" in caplog.text and "time.sleep(0.6)" in caplog.text
 
 
 def test_a_tool_of_a_synchronous_run_may_be_awaited(dalsegno_gateway: MemoryGateway) -> None:
     with dalsegno.attach(heartbeat=False, sigterm=False) as run:
-        assert asyncio.run(call_tool(run, pay, (5,), {}))["cents"] == 5
+        assert run_loop(call_tool(run, pay, (5,), {}))["cents"] == 5
         run.finish()
 
 
@@ -227,7 +266,7 @@ def test_a_cancelled_await_whose_request_leaves_ends_the_run_all_the_same(dalseg
             raise AssertionError("the run is parked")
 
     with pytest.raises(dalsegno.Parked):
-        asyncio.run(agent())
+        run_loop(agent())
 
 
 def test_a_run_that_is_left_after_such_a_cancel_raises_what_ended_it(dalsegno_gateway: MemoryGateway) -> None:
@@ -238,29 +277,28 @@ def test_a_run_that_is_left_after_such_a_cancel_raises_what_ended_it(dalsegno_ga
             raise Crash
 
     with pytest.raises(dalsegno.Parked):
-        asyncio.run(agent())
+        run_loop(agent())
 
 
 def test_a_cancel_while_a_turn_is_being_opened_leaves_none_open(dalsegno_gateway: MemoryGateway) -> None:
     async def agent() -> None:
         async with await attach() as run:
-            blocked = threading.Event()
-            run._portal.submit(blocked.wait)
+            with held(threading.Event()) as wait:
+                run._portal.submit(wait)
 
-            async def turn() -> None:
-                async with run.turn():
-                    raise AssertionError("it was cancelled before")
+                async def turn() -> None:
+                    async with run.turn():
+                        raise AssertionError("it was cancelled before")
 
-            task = asyncio.ensure_future(turn())
-            await asyncio.sleep(0.01)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            blocked.set()
+                task = asyncio.ensure_future(turn())
+                await asyncio.sleep(0.01)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
             async with run.turn() as next_turn:
                 next_turn.finish()
 
-    asyncio.run(agent())
+    run_loop(agent())
     assert dalsegno_gateway.finish
 
 
@@ -282,7 +320,7 @@ def test_a_store_that_is_away_at_the_commit_ends_the_process_and_not_the_loop(
             raise
 
     with pytest.raises(dalsegno.StoreUnavailable):
-        asyncio.run(agent())
+        run_loop(agent())
     assert seen == ["away"]
 
 
@@ -290,36 +328,51 @@ def leaves() -> None:
     raise dalsegno.StoreUnavailable("away")
 
 
-def test_a_cancel_hides_no_error_of_the_commit(dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_is_no_json_drops_the_turn(dalsegno_gateway: MemoryGateway) -> None:
+    async def agent() -> None:
+        async with await attach() as run:
+            with pytest.raises(TypeError, match="a value of the type set"):
+                async with run.turn():
+                    run.state["n"] = {1}
+            assert (run.state, run.next_turn) == ({}, 1)
+            async with run.turn() as turn:
+                turn.finish()
+
+    run_loop(agent())
+
+
+def test_a_cancel_hides_no_error_of_the_commit(
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def agent() -> None:
         run = await attach()
-        began, goes_on = threading.Event(), threading.Event()
+        began = threading.Event()
+        with held(threading.Event()) as wait:
 
-        def keep(*_: Any) -> None:
-            began.set()
-            goes_on.wait()
-            raise Diverged("forgotten")
+            def keep(*_: Any) -> None:
+                began.set()
+                wait()
+                raise Diverged("forgotten")
 
-        monkeypatch.setattr(run.sync, "_keep", keep)
+            monkeypatch.setattr(run.sync, "_keep", keep)
 
-        async def turn() -> None:
-            async with run.turn():
-                pass
+            async def turn() -> None:
+                async with run.turn():
+                    pass
 
-        task = asyncio.ensure_future(turn())
-        await asyncio.to_thread(began.wait)
-        task.cancel()
-        await asyncio.sleep(0.01)
-        task.cancel()  # once more: the end of the commit is awaited all the same
-        await asyncio.sleep(0.01)
-        assert not task.done()
-        goes_on.set()
+            task = asyncio.ensure_future(turn())
+            await until(began.is_set)
+            task.cancel()
+            await asyncio.sleep(0.01)
+            task.cancel()  # once more: the end of the commit is awaited all the same
+            await asyncio.sleep(0.01)
+            assert not task.done()
         with pytest.raises(Diverged):
             await task
         monkeypatch.undo()
         await run.finish()
 
-    asyncio.run(agent())
+    run_loop(agent())
 
 
 @pytest.mark.parametrize("plan", [False, True])
@@ -334,10 +387,10 @@ def test_a_turn_commits_the_state_as_it_was_at_its_end(dalsegno_gateway: MemoryG
             blocked.set()
 
         task = asyncio.ensure_future(writes_later())
-        with contextlib.suppress(Crash):
+        with held(blocked) as wait, contextlib.suppress(Crash):
             async with run.turn() as turn:
                 run.state["n"] = "of the turn"
-                run._portal.submit(blocked.wait)
+                run._portal.submit(wait)
                 if plan:
                     await turn.plan()
                     raise Crash
@@ -345,7 +398,7 @@ def test_a_turn_commits_the_state_as_it_was_at_its_end(dalsegno_gateway: MemoryG
         assert dalsegno_gateway.state == {"n": "of the turn"}
         await run.finish()
 
-    asyncio.run(agent())
+    run_loop(agent())
 
 
 def test_steps_and_tools_at_the_same_time_say_what_each_has_spent(dalsegno_gateway: MemoryGateway) -> None:
@@ -369,4 +422,4 @@ def test_steps_and_tools_at_the_same_time_say_what_each_has_spent(dalsegno_gatew
                 assert dalsegno_gateway.rows.usage == {"tokensIn": 3, "costMicroUSD": 7, "toolCalls": 1}
                 turn.finish()
 
-    asyncio.run(agent())
+    run_loop(agent())

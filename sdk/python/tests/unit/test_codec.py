@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import Any, Optional, TypedDict, Union
+from typing import Any, Literal, Optional, TypedDict, Union
 
 import pytest
 
@@ -135,6 +135,90 @@ def test_a_member_without_its_newer_fields_and_a_member_that_is_any_object_are_f
     assert Codec(Order).decode('{"last": {"reason": "late"}}').last == Refunded(0, "late")
     assert Codec(Order).decode('{"open": {"amount": 5}}').open == {"amount": 5}
     assert Codec(Order).decode('{"open": {"cents": 5}}').open == Paid(5)
+
+
+@dataclass
+class Leg:
+    cents: int = 0
+    color: Color = Color.RED
+
+
+@dataclass
+class ByTrain:
+    seat: int
+    kind: Literal["train"] = "train"
+
+
+@dataclass
+class ByPlane:
+    seat: int
+    kind: Literal["plane"] = "plane"
+
+
+@dataclass
+class Trip:
+    leg: Leg | None = None
+    way: ByTrain | ByPlane | None = None
+    paid: Paid | Refunded | None = None
+    several: list[Leg | ByTrain] = field(default_factory=list)
+    color: Color | None = None
+
+
+def test_a_member_of_a_union_ignores_the_fields_that_it_does_not_know() -> None:
+    assert Codec(Trip).decode('{"leg": {"cents": 5, "later": 1}}').leg == Leg(5)
+    assert Codec(Trip).decode('{"leg": {"later": 1}}').leg == Leg()
+    assert Codec(Trip).decode('{"paid": {"cents": 5, "reason": "a", "later": 1}}').paid == Refunded(5, "a")
+    assert Codec(Trip).decode('{"several": [{"seat": 7, "later": 1}]}').several == [ByTrain(7)]
+    assert Codec(Order).decode('{"open": {"cents": 5, "later": 1}}').open == {"cents": 5, "later": 1}
+    with pytest.raises(TypeError, match=r"'cents', 'later'\]: which of Paid \| Refunded"):
+        Codec(Trip).decode('{"paid": {"cents": 5, "later": 1}}')
+
+
+@pytest.mark.parametrize("way", [ByTrain(7), ByPlane(7), None])
+def test_members_with_the_same_fields_are_told_apart_by_a_literal(way: Any) -> None:
+    assert there_and_back(Trip, Trip(way=way)) == Trip(way=way)
+
+
+def test_the_error_of_the_only_possible_member_is_passed_on() -> None:
+    for text in '{"leg": {"cents": 5, "color": "green"}}', '{"leg": {"color": "green", "later": 1}}':
+        with pytest.raises(ValueError, match="'green' is not a valid Color"):
+            Codec(Trip).decode(text)
+    with pytest.raises(ValueError, match="'green' is not a valid Color"):
+        Codec(Trip).decode('{"color": "green"}')
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'seat'"):
+        Codec(Trip).decode('{"way": {"kind": "plane"}}')
+    with pytest.raises(ValueError, match="'green' is not a valid Color"):  # `ByTrain` would ignore all of it
+        decode(Leg | Paid, {"cents": 5, "color": "green"})
+
+
+def test_a_model_in_a_union_decides_about_the_fields_that_it_does_not_name() -> None:
+    class Total(Model):
+        model_fields = {"n": None}
+        model_computed_fields = {"total": None}
+
+        @classmethod
+        def model_validate(cls, value: dict[str, Any]) -> Total:
+            if "n" not in value:
+                raise ValueError("no n")
+            return cls(value["n"])
+
+    class Root(Model):
+        __pydantic_root_model__ = True
+        model_fields = {"root": None}
+
+        @classmethod
+        def model_validate(cls, value: Any) -> Root:
+            return cls(len(value))
+
+    class Mean(Model):
+        model_fields = {"n": None}
+
+    assert decode(Optional[Total], {"n": 7, "total": 8}).n == 7
+    assert decode(Optional[Total], {"n": 7, "more": 8}).n == 7
+    assert type(decode(Union[Mean, Total], {"n": 7, "total": 8})) is Total
+    assert decode(Optional[Root], {"a": 1, "b": 2}).n == 2 and decode(Optional[Root], [1]).n == 1
+    with pytest.raises(ValueError, match="no n"):
+        decode(Optional[Total], {"more": 1})
 
 
 def test_a_model_in_a_union_is_told_by_its_fields() -> None:

@@ -142,7 +142,9 @@ def test_turns_that_do_not_fit_into_one_boundary_get_two(
     assert dalsegno_gateway.state == {"n": 3} and run.next_turn == 4
 
 
-def test_a_state_that_does_not_fit_beside_held_turns_gets_a_boundary_of_its_own(dalsegno_gateway: MemoryGateway) -> None:
+def test_a_state_that_does_not_fit_beside_held_turns_gets_a_boundary_of_its_own(
+    dalsegno_gateway: MemoryGateway,
+) -> None:
     with in_process(every=9) as run:
         with run.turn() as turn:
             turn.event("x" * (9 << 20))
@@ -151,6 +153,19 @@ def test_a_state_that_does_not_fit_beside_held_turns_gets_a_boundary_of_its_own(
         assert (count(dalsegno_gateway), len(dalsegno_gateway.events)) == (1, 1)
         run.finish()
     assert len(dalsegno_gateway.state["n"]) == 9 << 20
+
+
+def test_messages_that_do_not_fit_into_one_boundary_get_two(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process(every=9) as run:
+        for held_at_end in 1, 1:
+            for number in range(600):
+                dalsegno_gateway.send(number)
+            with run.turn() as turn:
+                assert len(turn.take_messages()) == 600
+            assert run._held == held_at_end
+        assert count(dalsegno_gateway) == 1
+        run.finish()
+    assert {message["taken"] for message in dalsegno_gateway.rows.messages} == {1, 2}
 
 
 def test_a_turn_that_is_too_large_by_itself_is_refused_and_holds_nothing_up(dalsegno_gateway: MemoryGateway) -> None:
@@ -194,7 +209,7 @@ def test_an_attempt_may_commit_more_often_than_the_one_before(dalsegno_gateway: 
         loop(every=3, crash_at=3)
     dalsegno_gateway.start_attempt()
     if forgets:
-        with pytest.raises(dalsegno.Diverged, match=f"'{forgets}.pay"):
+        with pytest.raises(dalsegno.Diverged, match=rf"'{forgets}\.pay"):
             loop(every=1, forgets=forgets)
         assert dalsegno_gateway.rows.head and dalsegno_gateway.rows.head["turn"] == forgets - 1
     else:

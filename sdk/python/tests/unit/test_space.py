@@ -105,6 +105,14 @@ def test_a_blob_is_old_until_its_pointer_is_written(
         run.finish()
 
 
+def test_replacing_a_blob_does_not_read_the_old_one(space: Space, dalsegno_gateway: MemoryGateway) -> None:
+    space.blob_put("b", b"o" * (4 * CHUNK_BYTES))
+    before = len(dalsegno_gateway.requests)
+    space.blob_put("b", b"n")
+    assert len(dalsegno_gateway.requests) - before == 3, "the pointer is read, and two batches are written"
+    assert len([*space.keys()]) == 2
+
+
 def test_a_blob_whose_chunks_are_missing_is_an_error(dalsegno_gateway: MemoryGateway) -> None:
     with in_process() as run:
         space = run.space("s")

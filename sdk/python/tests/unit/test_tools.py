@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 import dalsegno
-from dalsegno import CallFailed, Diverged, KeyRefused, NotAttached, Refused, Uncertain, tool
+from dalsegno import CallFailed, Diverged, KeyRefused, NotAttached, Operation, Refused, Uncertain, _usage, tool
+from dalsegno._transport import Transport
 from dalsegno.testing.memory import MemoryGateway
 from test_turn import Crash, in_process
 
@@ -149,15 +153,21 @@ def test_a_probe_finds_out(dalsegno_gateway: MemoryGateway, took_effect: bool) -
     assert [call.state for call in dalsegno_gateway.calls] == ["completed"]
 
 
+@pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("in_turn", [True, False])
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
-    dalsegno_gateway: MemoryGateway, took_effect: bool, in_turn: bool
+    dalsegno_gateway: MemoryGateway, took_effect: bool, in_turn: bool, version: int
 ) -> None:
     bank.crash = True
-    with pytest.raises(Crash), in_process() as run, run.turn() if in_turn else nullcontext():
-        probed(5)
+    with pytest.raises(Crash), in_process() as run:
+        run._transport._contract = version
+        with run.turn() if in_turn else nullcontext():
+            probed(5)
     bank.crash = False
+    [call] = dalsegno_gateway.calls
+    assert call.tool == ("probed" if version == 3 else None)
+    assert call.id.startswith("1.probed." if in_turn else "before-1.probed.")
     if not took_effect:
         bank.entries.clear()
     dalsegno_gateway.start_attempt()
@@ -175,6 +185,29 @@ def test_recover_brings_a_probed_call_to_its_end_so_that_records_are_accepted(
             assert probed(5) == ("found 5" if took_effect else "receipt 0")
             turn.finish()
     assert len(bank.entries) == 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_recover_makes_no_call_that_is_over(dalsegno_gateway: MemoryGateway, version: int) -> None:
+    """Otherwise the turn could forget it."""
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        run._transport._contract = version
+        probed(6)
+        bank.crash = True
+        probed(5)
+    bank.crash = False
+    dalsegno_gateway.start_attempt()
+    over, started = dalsegno_gateway.calls
+    assert (over.state, started.state) == ("completed", "started")
+    with in_process() as run:
+        before = len(dalsegno_gateway.requests)
+        assert run.recover() == [] and started.state == "completed"
+        assert dalsegno_gateway.requests[before:] == ["calls/*/claim", "calls/*/settle"]
+        with pytest.raises(Diverged, match=re.escape(f"made the call '{over.id}'")), run.turn():
+            assert probed(5) == "found 5"
+        with run.turn() as turn:
+            assert (probed(5), probed(6)) == ("found 5", "receipt 0")
+            turn.finish()
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -295,6 +328,78 @@ def test_a_tool_that_runs_after_its_probe_says_what_it_spent(dalsegno_gateway: M
         assert paid(5) == "paid"
         turn.finish()
     assert dalsegno_gateway.rows.usage == {"toolCalls": 1}
+
+
+def test_what_a_call_spends_while_a_boundary_is_sent_counts_with_the_next_one(
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an older gateway, whose calls count no usage."""
+    send: Any = Transport.send
+
+    def and_a_call_ends(transport: Transport, path: str, *args: Any, **kwargs: Any) -> Any:
+        answer = send(transport, path, *args, **kwargs)
+        if path == "turns/1":
+            run.complete("late", "completed", usage={"tokensIn": 5})
+        return answer
+
+    monkeypatch.setattr(Transport, "send", and_a_call_ends)
+    with in_process() as run:
+        run._transport._contract = 2
+        for id in "early", "late":
+            with pytest.raises(Crash):
+                run.call(id, policy="retrySameKey", tool=lambda *_: raise_crash())
+        run.complete("early", "completed", usage={"tokensIn": 2})
+        with run.turn():
+            pass
+        assert dalsegno_gateway.rows.usage == {"tokensIn": 2}
+        with run.turn() as turn:
+            turn.finish()
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 7}
+
+
+def test_what_calls_have_spent_is_kept_if_a_boundary_is_refused(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        run._transport._contract = 2
+        run.call("a", policy="ask", tool=lambda *_: dalsegno.spent(tokens_in=5))
+        with pytest.raises(Refused), run.turn() as turn:
+            turn.record(Operation.put("", "k", 1))
+        assert dalsegno_gateway.rows.usage == {}
+        with run.turn() as turn:
+            run.accept("a")
+            turn.finish()
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 5}
+
+
+def test_threads_lose_nothing_of_what_they_have_spent(
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = _usage.add
+
+    def slow(one: Any, other: Any) -> Any:
+        added = add(one, other)
+        time.sleep(0.02)
+        return added
+
+    def in_threads(function: Callable[[int], object]) -> None:
+        contexts = [contextvars.copy_context() for _ in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda number: contexts[number].run(function, number), range(4)))
+
+    def search(key: str, arguments: Any) -> None:
+        in_threads(lambda _: dalsegno.spent(tokens_in=1))
+
+    monkeypatch.setattr(_usage, "add", slow)
+    with in_process() as run:
+        run._transport._contract = 2
+        for number in range(4):
+            with pytest.raises(Crash):
+                run.call(f"c{number}", policy="retrySameKey", tool=lambda *_: raise_crash())
+        in_threads(lambda number: run.complete(f"c{number}", "completed", usage={"tokensOut": 1}))
+        with run.turn() as turn:
+            run.call("search", policy="readOnly", tool=search)
+            in_threads(lambda _: turn.spent(tool_calls=1))
+            turn.finish()
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 4, "tokensOut": 4, "toolCalls": 4}
 
 
 def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:

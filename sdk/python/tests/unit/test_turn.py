@@ -190,7 +190,7 @@ def test_a_call_that_the_next_attempt_does_not_make_is_no_silent_loss(dalsegno_g
         raise Crash
     dalsegno_gateway.start_attempt()
     with in_process() as run:
-        with pytest.raises(Diverged, match="an earlier try of this turn made the call '1.pay"), run.turn():
+        with pytest.raises(Diverged, match=r"an earlier try of this turn made the call '1\.pay"), run.turn():
             pay(6)
         [paid] = run.completed_calls
         with run.turn():
@@ -275,6 +275,45 @@ def test_a_plan_is_where_the_next_attempt_begins(dalsegno_gateway: MemoryGateway
             turn.finish("failed", reason="Stuck", message="no money", output=7)
     assert dalsegno_gateway.events == ["planned", "done"]
     assert dalsegno_gateway.finish == {"outcome": "failed", "reason": "Stuck", "message": "no money", "output": 7}
+
+
+@pytest.mark.parametrize("where", ["another process", "the same process", "no crash"])
+def test_what_is_done_behind_a_plan_is_not_what_was_done_before_it(
+    dalsegno_gateway: MemoryGateway, where: str
+) -> None:
+    answers = iter(["before", "behind"])
+    dalsegno_gateway.send("first")
+
+    def turn_of(run: Run[Any], crashes: bool) -> None:
+        with run.turn() as turn:
+            if not turn.planned:
+                assert (turn.step("draft", lambda: next(answers)), pay(5)) == ("before", pay_under("1.pay"))
+                assert [message.value for message in turn.take_messages()] == ["first"]
+                turn.plan()
+                dalsegno_gateway.send("second")
+                if crashes:
+                    raise Crash
+            assert (turn.step("draft", lambda: next(answers)), pay(5)) == ("behind", pay_under("planned-1.pay"))
+            assert [message.value for message in turn.take_messages()] == ["second"]
+            turn.finish()
+
+    def pay_under(place: str) -> str:
+        [call] = [call for call in dalsegno_gateway.calls if call.id.startswith(f"{place}.")]
+        return f"5 under {call.key}"
+
+    with in_process() as run:
+        if where != "no crash":
+            with pytest.raises(Crash):
+                turn_of(run, crashes=True)
+        if where == "another process":
+            dalsegno_gateway.start_attempt()
+            run._lease.ended = True
+        else:
+            turn_of(run, crashes=False)
+    if where == "another process":
+        with in_process() as run:
+            turn_of(run, crashes=False)
+    assert dalsegno_gateway.finish and len({call.key for call in dalsegno_gateway.calls}) == 6
 
 
 def test_the_messages_of_a_turn_are_the_same_after_a_crash(dalsegno_gateway: MemoryGateway) -> None:

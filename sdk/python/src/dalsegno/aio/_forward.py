@@ -13,8 +13,8 @@ R = TypeVar("R")
 
 
 def forwarded(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
-    """A coroutine method with the name, the parameters and the docstring of this one. It calls the method of `self.sync`
-    through `self._portal`."""
+    """A coroutine method with the name, the parameters and the docstring of this one. It calls the method of
+    `self.sync` through `self._portal`."""
 
     @functools.wraps(method)
     async def forward(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:

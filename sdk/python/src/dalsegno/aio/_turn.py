@@ -55,15 +55,10 @@ class AsyncTurn(Generic[S]):
         """Commits the turn with the state as it is now. A cancel that comes meanwhile is raised when the commit is
         answered."""
         text: str | None = None
-        refusal: Exception | None = None
-        if kind is None:
-            try:
-                text = _json.dumps(self._run.state)
-            except Exception as cannot_be_written:
-                refusal = cannot_be_written
-        await self._portal.call_to_its_end(self._run._close, self.sync, self.sync._draft, text)
-        if refusal is not None:
-            raise refusal
+        try:
+            text = None if kind is not None else _json.dumps(self._run.state)
+        finally:
+            await self._portal.call_to_its_end(self._run._close, self.sync, self.sync._draft, text)
         if leave := DeferredLeave.find(error):
             raise leave
 

@@ -80,15 +80,16 @@ class Processes:
         while not self._gateway.why_no_process or self._wait_shortly():
             assert len(codes) < max_attempts, f"{max_attempts} attempts, and the run has not ended:\n{''.join(output)}"
             self._gateway.start_attempt()
-            process = subprocess.Popen(
-                command,
-                env={**environment, **self._gateway.environment},
-                text=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            self._process = process
+            with self._lock:  # its first requests wait until it can be killed
+                process = subprocess.Popen(
+                    command,
+                    env={**environment, **self._gateway.environment},
+                    text=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                )
+                self._process = process
             try:
                 output.append(process.communicate(timeout=timeout)[0])
             finally:
