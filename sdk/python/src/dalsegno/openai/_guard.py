@@ -256,7 +256,7 @@ class _GuardedTool:
     ) -> Any:
         """The tool's output, new or stored. Errors: as `Run.call`."""
         send = self._run._portal.call
-        call = AgentCall(self._run.sync, Slot(id), name_part(self._tool.name), self._policy, arguments, approval)
+        call = AgentCall(self._run.sync, Slot(id), self._name, self._policy, arguments, approval)
         begun = await call.claim(send, partial(self._ask, self._probe, arguments) if self._probe is not None else None)
         if begun is None:
             return call.result
