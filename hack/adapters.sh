@@ -13,14 +13,6 @@ source "$(dirname "$0")/lib.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno
 package=$PWD/sdk/python
 [[ ! -x $PROGRAMS/dalsegno ]] || export DALSEGNO_BIN=${DALSEGNO_BIN:-$PROGRAMS/dalsegno}
-python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-
-# environment NAME PACKAGE…: makes or updates the environment, and sets `python` to its Python.
-environment() {
-    python=$cache/$1/bin/python
-    [[ -x $cache/$1/bin/pip ]] || python3 -m venv "$cache/$1"
-    "$python" -m pip install --quiet --disable-pip-version-check "${@:2}"
-}
 
 # pinned FRAMEWORK PACKAGE: prints the version that the framework's example is pinned to.
 pinned() { sed -n "s/^$2==//p" "deploy/examples/$1/requirements.txt"; }
@@ -49,7 +41,7 @@ types() {
         local mypy=("$python" -m mypy --config-file= --python-version 3.11 --cache-dir "$TARGET_DIR/mypy-$1")
         "${mypy[@]}" --strict "src/dalsegno/$1" "tests/vendor/$1" "tests/typing/user_$1.py"
         "${mypy[@]}" --check-untyped-defs "$example/agent.py"
-        "$types/pyright" --project "tests/typing/$1.json" --pythonpath "$python"
+        "$type_checkers/pyright" --project "tests/typing/$1.json" --pythonpath "$python"
     )
 }
 
@@ -83,7 +75,7 @@ theirs() {
 adapter_claude() {
     local version deselected=() test
     version=$(pinned claude claude-agent-sdk)
-    environment claude mypy==2.4.1 pytest==9.2.0 'anyio[trio]' -r deploy/examples/claude/requirements.txt
+    venv claude mypy==2.4.1 pytest==9.2.0 'anyio[trio]' -r deploy/examples/claude/requirements.txt
     types claude
     ours claude
     packaged claude
@@ -107,7 +99,7 @@ adapter_claude() {
 adapter_langgraph() {
     local version
     version=$(pinned langgraph langgraph)
-    environment langgraph mypy==2.4.1 pytest==9.2.0 -r deploy/examples/langgraph/requirements.txt \
+    venv langgraph mypy==2.4.1 pytest==9.2.0 -r deploy/examples/langgraph/requirements.txt \
         langgraph-checkpoint-conformance==0.0.2 langgraph-checkpoint-sqlite==3.1.2 \
         langgraph-checkpoint-postgres==3.2.0 pycryptodome==4.4.0 redis==8.1.0 pytest-mock==3.17.0 syrupy==7.0.2 \
         'psycopg[binary,pool]==3.3.9'
@@ -122,7 +114,7 @@ adapter_openai() {
     local version
     version=$(pinned openai openai-agents)
     export OPENAI_AGENTS_DISABLE_TRACING=1 # nothing is sent anywhere
-    environment openai -r deploy/examples/openai/requirements.txt mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.5.0 \
+    venv openai -r deploy/examples/openai/requirements.txt mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.5.0 \
         httpx==0.28.1 inline-snapshot==0.36.1
     types openai
     ours openai -p no:asyncio
@@ -137,7 +129,7 @@ adapter_openai() {
 
 # Pydantic AI publishes no tests of its own. The replay matrix and the pinned names are in tests/vendor/pydantic_ai.
 adapter_pydantic_ai() {
-    environment pydantic-ai pytest==9.2.0 mypy==2.4.1 -r deploy/examples/pydantic_ai/requirements.txt
+    venv pydantic-ai pytest==9.2.0 mypy==2.4.1 -r deploy/examples/pydantic_ai/requirements.txt
     types pydantic_ai
     ours pydantic_ai
     packaged pydantic-ai

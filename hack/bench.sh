@@ -33,14 +33,8 @@ export DALSEGNO_PROGRAM
 
 if is_wanted boundary || is_wanted turns || is_wanted slow; then
     # LangGraph's saver, in an environment of its own, outside of the clone.
-    venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/langgraph
-    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-    if [[ ! -e $venv/complete ]]; then
-        python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet 'langgraph-checkpoint-postgres>=3,<4' 'psycopg[binary]'
-        touch "$venv/complete"
-    fi
-    export DALSEGNO_BENCH_PYTHON=$venv/bin/python
+    venv langgraph langgraph-checkpoint-postgres==3.2.0 'psycopg[binary,pool]==3.3.9'
+    export DALSEGNO_BENCH_PYTHON=$python
 fi
 
 if is_wanted boundary; then
@@ -79,7 +73,9 @@ if is_wanted overhead; then
         PYTHONPATH=sdk/python/src "$python" sdk/python/benches/overhead.py "$framework" &
         overheads+=("$!")
     done
-    for process in "${overheads[@]}"; do wait "$process"; done
+    code=0
+    for process in "${overheads[@]}"; do wait "$process" || code=$?; done
+    ((code == 0)) || die 'an agent has failed'
 fi
 
 # These benches need no containers: they use a control plane of their own with fake nodes.

@@ -8,12 +8,12 @@ source "$(dirname "$0")/lib.sh"
 (($# > 0)) || set -- agents operator
 
 [[ ! -x $PROGRAMS/dalsegno ]] || export DALSEGNO_BIN=${DALSEGNO_BIN:-$PROGRAMS/dalsegno}
-need_pytest
 failed=()
 for part in "$@"; do
     case $part in
         agents)
             step 'An agent without a framework'
+            need_pytest
             "${pytest[@]}" -p no:cacheprovider sdk/python/tests/crash || failed+=('the plain agent')
             DALSEGNO_ADAPTERS=slow hack/adapters.sh || failed+=('the frameworks')
             ;;

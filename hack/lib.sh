@@ -70,28 +70,33 @@ need_postgres() {
     export PATH=$PATH:$bin
 }
 
-# need_pytest: sets `pytest` to a command: the user's, or that of an environment outside of the clone.
-need_pytest() {
-    pytest=(python3 -m pytest)
-    ! python3 -c 'import pytest' 2>/dev/null || return 0
-    local venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/pytest
-    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-    [[ -x $venv/bin/pytest ]] || { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet pytest; }
-    pytest=("$venv/bin/python" -m pytest)
-}
-
-# need_types: makes the environment with mypy and pyright, and with pytest for its types, outside of the clone, and sets
-# `types` to its programs. Two steps may ask for it at the same time. If the versions are installed, no registry is asked.
-need_types() {
-    local venv=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/mypy
-    types=$venv/bin
-    python3 -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
-    mkdir -p "$venv"
+# venv NAME PACKAGE…: makes or updates an environment outside of the clone, and sets `python` to its Python. BASE_PYTHON
+# says of which Python it is made. Two steps may ask for it at the same time. If the versions are installed, no registry
+# is asked.
+venv() {
+    local base=${BASE_PYTHON:-python3} directory=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/$1
+    "$base" -c 'import ensurepip' 2>/dev/null || need /nowhere python3-venv
+    mkdir -p "$directory"
     (
         flock 9
-        [[ -x $venv/bin/pip ]] || python3 -m venv "$venv"
-        "$venv/bin/pip" install --quiet --disable-pip-version-check mypy==2.4.1 pyright==1.1.414 pytest==9.2.0
-    ) 9>"$venv/lock"
+        [[ -x $directory/bin/python && -x $directory/bin/pip ]] || "$base" -m venv --clear "$directory"
+        "$directory/bin/python" -m pip install --quiet --disable-pip-version-check "${@:2}"
+    ) 9>"$directory.lock"
+    python=$directory/bin/python
+}
+
+# need_pytest: sets `pytest` to a command: the user's, or that of an environment.
+need_pytest() {
+    local python=python3
+    python3 -c 'import pytest' 2>/dev/null || venv pytest pytest==9.2.0
+    pytest=("$python" -m pytest)
+}
+
+# need_types: sets `type_checkers` to the programs of an environment with mypy, pyright, and pytest for its types.
+need_types() {
+    local python
+    venv mypy mypy==2.4.1 pyright==1.1.414 pytest==9.2.0
+    type_checkers=${python%/*}
 }
 
 # cluster COMMAND…: runs the program of e2e/cluster. Paths must be absolute.

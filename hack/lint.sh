@@ -138,9 +138,9 @@ python_syntax() {
 
 python_types() {
     need_types || return 1
-    (cd sdk/python && "$types/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy" &&
-        "$types/pyright" --pythonpath "$types/python" &&
-        "$types/pyright" --project tests/typing/plain.json --pythonpath "$types/python")
+    (cd sdk/python && "$type_checkers/mypy" --no-error-summary --cache-dir "$TARGET_DIR/mypy" &&
+        "$type_checkers/pyright" --pythonpath "$type_checkers/python" &&
+        "$type_checkers/pyright" --project tests/typing/plain.json --pythonpath "$type_checkers/python")
 }
 
 # The fuzz targets are a workspace of their own. Its Cargo.lock must contain the dependencies of the crates that it

@@ -16,7 +16,7 @@ SCRIPT = [
 ]
 
 
-def environment():
+def environment() -> dict[str, str]:
     """Variables for the CLI: of the server that FAKE_MODEL names, or of one in this process."""
     url = os.environ.get("FAKE_MODEL")
     return FakeAnthropic.environment_of(url) if url else FakeAnthropic(SCRIPT).environment

@@ -88,6 +88,15 @@ class Portal:
             self._leave = leave
             raise
 
+    def call_from_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `call`, for another thread than that of the loop: it blocks."""
+        future = self.submit(self._guarded, functools.partial(function, *args, **kwargs))
+        try:
+            return future.result()
+        except SystemExit:
+            self._leave = None
+            raise
+
     def submit(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Queues the function."""
         return self._executor.submit(function, *args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import urllib.parse
@@ -75,12 +74,12 @@ class RecordSessionStore:
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """The subpaths of a session: the transcripts of its subagents."""
         prefix = path(key["project_key"], key["session_id"])
-        found = await self._call(lambda: [item.key for item in self._metas.items(prefix)])
+        found = await self._call(lambda: [*self._metas.keys(prefix)])
         return [parts(each)[2] for each in found if each != prefix]
 
     async def delete(self, key: SessionKey) -> None:
         """Removes a transcript, and those of its subpaths if the key has no subpath."""
-        await self._call(self._delete, path_of(key), key.get("subpath") is None)
+        await self._call(self._delete, path_of(key))
 
     # In the thread of the requests.
 
@@ -123,15 +122,12 @@ class RecordSessionStore:
             raise LookupError("an entry of the transcript is missing from the records")
         return json.loads(content)
 
-    def _delete(self, at: str, all_below: bool) -> None:
-        doomed = sorted({item.key for item in self._metas.items(at) if all_below or item.key == at})
-        for blob in sorted({item.key for item in self._blobs.items(at) if "/.chunk." not in item.key}):
-            self._blobs.delete(blob)
-        operations = [Operation.delete(space, key) for key in doomed for space in (self._entries.name, self._metas.name)]
+    def _delete(self, at: str) -> None:
+        """Removes what is under the key of a transcript. Nothing of another one is: a subpath is quoted as one name."""
+        operations = [it for space in (self._metas, self._entries, self._blobs) for it in space._deletes(at)]
         for first in range(0, len(operations), BATCH_OPERATIONS):
             self._run.sync.write(*operations[first : first + BATCH_OPERATIONS])
-        for key in doomed:
-            self._known.pop(key, None)
+        self._known = {key: meta for key, meta in self._known.items() if not key.startswith(at)}
 
     def _sessions(self, project_key: str) -> list[tuple[str, dict[str, Any]]]:
         """The sessions of a project, without their subpaths: id and meta of each."""
@@ -144,7 +140,7 @@ class RecordSessionStore:
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs it after what was asked for before. The SDK cancels what takes long: it is done all the same."""
-        return await asyncio.shield(asyncio.wrap_future(self._run._portal.submit(function, *args, **kwargs)))
+        return await self._run._portal.call(function, *args, **kwargs)
 
 
 def path(*names: str) -> str:

@@ -87,7 +87,8 @@ class Guard:
             return self._decode(request, begun.result)
         call = Running(request, begun.key, policy)
         try:
-            outcome, result = call.over(execute(call.request))
+            with begun.running():
+                outcome, result = call.over(execute(call.request))
         except BaseException as error:
             outcome, result = call.failed(error)
         self._io.call(self._io.run._calls.end, begun, outcome, self._encode(outcome, result))
@@ -106,7 +107,8 @@ class Guard:
             return self._decode(request, begun.result)
         call = Running(request, begun.key, policy)
         try:
-            outcome, result = call.over(await execute(call.request))
+            with begun.running():
+                outcome, result = call.over(await execute(call.request))
         except BaseException as error:
             outcome, result = call.failed(error)
         await self._io.acall(self._io.run._calls.end, begun, outcome, self._encode(outcome, result))
@@ -126,8 +128,10 @@ class Guard:
         first = _call_id(request)
         for number in itertools.count(1):
             id = first if number == 1 else f"{first}.r{number}"
+            if policy == "readOnly":
+                id = run._anew(id)
             try:
-                return run._calls.begin(run._anew(id) if policy == "readOnly" else id, policy, None, call["args"], None)
+                return run._calls.begin(id, policy, None, call["args"], None, tool=call["name"])
             except CallFailed as failed:
                 if failed.result != NOT_DONE:
                     raise

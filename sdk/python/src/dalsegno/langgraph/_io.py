@@ -32,7 +32,7 @@ class Io:
         """Runs the function in the thread, and waits for its result. It may be called in the thread itself."""
         if threading.get_ident() == self._thread_id:
             return function(*args, **kwargs)
-        return self._portal.submit(self._enter, lambda: function(*args, **kwargs)).result()
+        return self._portal.call_from_thread(self._enter, lambda: function(*args, **kwargs))
 
     async def acall(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """The same for asyncio. If the `await` is cancelled, the function goes on."""

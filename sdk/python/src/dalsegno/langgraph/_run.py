@@ -51,20 +51,22 @@ def run_graph(
     graph a second input, on the same thread, and so on: a later attempt makes the same calls, and gets the outputs of
     those that are over.
 
-    An interrupt opens an approval with the id `lg:INTERRUPT`. Once all interrupts of a step have one, the run parks, and
-    this process leaves. The next one resumes the graph with the answers. Before each step a cancel, a suspend, a limit or
-    SIGTERM stops the graph, and this process leaves.
+    An interrupt opens an approval with the id `lg:INTERRUPT`. Once all interrupts of a step have one, the run parks,
+    and this process leaves. The next one resumes the graph with the answers. Before each step a cancel, a suspend, a
+    limit or SIGTERM stops the graph, and this process leaves.
 
-    graph: compiled with a `RecordSaver`. config: LangGraph's config; `thread_id` is the run's own. options: more arguments
-        of `graph.invoke`, such as `context`.
+    graph: compiled with a `RecordSaver`. config: LangGraph's config; `thread_id` is the run's own. options: more
+        arguments of `graph.invoke`, such as `context`.
     ask: what people see of an interrupt. By default the title is `title` of its value, or the value if that is a text,
         as one line of at most 128 characters, and the summary is `summary` of its value.
-    answer: what `interrupt()` returns. By default `{"granted", "outcome", "by", "reason", "changes", "at", "id"}`; if the
-        interrupt has a `response_schema`, what the person gave as `changes`.
+    answer: what `interrupt()` returns. By default `{"granted", "outcome", "by", "reason", "changes", "at", "id"}`; if
+        the interrupt has a `response_schema`, what the person gave as `changes`.
 
-    Errors: `Leave` (`Parked`, `Suspended`, `Cancelled`, `AtLimit`, `Stopping`); `Uncertain` where nobody knows whether a
-    call of an earlier attempt took effect, and no probe is named in `guard`; whatever a node or a tool raises; `Error`
-    for that, where an earlier attempt has gone on to the next input; `Error` where the graph has no `RecordSaver`, or has breakpoints (`interrupt_before`, `interrupt_after`).
+    Errors: `Leave` (`Parked`, `Suspended`, `Cancelled`, `AtLimit`, `Stopping`); `Uncertain` where nobody knows whether
+    a call of an earlier attempt took effect, and no probe is named in `guard`; whatever a node or a tool raises. If
+    the graph failed on this input in an earlier attempt, which then went on to the next input, that failure is raised
+    again, as an `Error`. `Error` also where the graph has no `RecordSaver` of this run, or has breakpoints
+    (`interrupt_before`, `interrupt_after`).
     """
     loop = _Loop(run, graph, input, config, ask, answer)
     while (step := loop.next()) is not None:

@@ -39,9 +39,6 @@ MAX_INLINE_BYTES = 3 << 20
 BATCH_BYTES = 8 << 20
 """What is longer than this together is written in several batches. A body may have 16 MiB."""
 
-SINGLE_READS = 64
-"""So many records are read one by one before they are deleted; of more the whole thread is read."""
-
 Typed = tuple[str, bytes]
 """What a serializer makes of a value: its type and its bytes."""
 
@@ -198,29 +195,22 @@ class Threads:
 
     def delete_thread(self, part: str) -> None:
         """Deletes a thread, and what crashes have left of it."""
-        for space in (CHECKPOINTS, WRITES, VALUES):
-            self._delete([(space, it.key, _blob_of(it.value)) for it in self._run.space(space).items(f"{part}/")])
+        for space in map(self._run.space, (CHECKPOINTS, WRITES, VALUES)):
+            blobs = [_blob_of(item.value) for item in space.items(f"{part}/")]
+            space.delete_prefix(f"{part}/")
+            self._delete_blobs(blobs)
         self._loaded[part] = Thread()
         self._latest = {key: value for key, value in self._latest.items() if not key.startswith(f"{part}/")}
 
     def delete(self, part: str, doomed: Iterable[StoredCheckpoint]) -> None:
         """Deletes checkpoints, their pending writes, and the values that no other checkpoint has."""
-        thread, keys = self.thread(part), set[tuple[str, str]]()
-        doomed = list(doomed)
-        for stored in doomed:
-            at = (quoted(stored.ns), quoted(stored.id))
-            keys.add((CHECKPOINTS, path(part, *at)))
-            keys.update((WRITES, key) for key in thread.write_keys[at])
-        keys.update((VALUES, self._value_key(part, stored, channel)) for stored, channel in thread.drop(doomed))
-        self._delete(self._found(part, keys))
-
-    def _found(self, part: str, keys: set[tuple[str, str]]) -> list[tuple[str, str, str | None]]:
-        """Records of a thread, each with its blob if it has one; those of checkpoints come first. Many are read in pages."""
-        if len(keys) <= SINGLE_READS:
-            return [(space, key, _blob_of(self._run.space(space).get(key))) for space, key in sorted(keys)]
-        spaces = (CHECKPOINTS, WRITES, VALUES)
-        of_thread = ((space, item) for space in spaces for item in self._run.space(space).items(f"{part}/"))
-        return [(space, item.key, _blob_of(item.value)) for space, item in of_thread if (space, item.key) in keys]
+        thread, doomed = self.thread(part), list(doomed)
+        places = [(quoted(stored.ns), quoted(stored.id)) for stored in doomed]
+        checkpoints = [path(part, *at) for at in places]
+        writes = [key for at in places for key in thread.write_keys[at]]
+        values = sorted({self._value_key(part, stored, channel) for stored, channel in thread.drop(doomed)})
+        for space, keys in ((CHECKPOINTS, checkpoints), (WRITES, writes), (VALUES, values)):
+            self._delete(space, keys)
 
     def copy(self, source: str, target: str, name: str | None) -> None:
         """Copies a thread; `name` is the id of the target, `None` for the run's own thread."""
@@ -289,12 +279,15 @@ class Threads:
             raise LookupError("a long value of a checkpoint is missing in the records: it was deleted")
         return json.loads(content)
 
-    def _delete(self, records: Sequence[tuple[str, str, str | None]]) -> None:
-        """Deletes records, each given by its space, its key and its blob if it has one; then those blobs."""
-        for at in range(0, len(records), BATCH_OPERATIONS):
-            batch = records[at : at + BATCH_OPERATIONS]
-            self._run.write(*(Operation.delete(space, key) for space, key, _ in batch))
-        for _, _, blob in records:
+    def _delete(self, space: str, keys: Sequence[str]) -> None:
+        """Deletes records, then the blobs that they have."""
+        blobs = [_blob_of(value) for value in self._run.space(space).get_many(keys).values()]
+        for at in range(0, len(keys), BATCH_OPERATIONS):
+            self._run.write(*(Operation.delete(space, key) for key in keys[at : at + BATCH_OPERATIONS]))
+        self._delete_blobs(blobs)
+
+    def _delete_blobs(self, blobs: Iterable[str | None]) -> None:
+        for blob in blobs:
             if blob is not None:
                 self._run.space(BLOBS).delete(blob)
 

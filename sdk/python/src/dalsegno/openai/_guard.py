@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from agents import (
@@ -29,8 +30,11 @@ from agents.tool import maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
 
 from dalsegno import _json
-from dalsegno._errors import CallFailed, Error, KeyRefused, Uncertain
+from dalsegno._agent_call import AgentCall
+from dalsegno._errors import CallFailed, Error, KeyRefused
+from dalsegno._ordinals import Slot
 from dalsegno._shapes import is_array, is_object
+from dalsegno._tools import Policy as CallPolicy
 from dalsegno.aio import AsyncRun
 from dalsegno.aio._tools import value_of
 from dalsegno.openai._link import Link, Stopped, digest, is_agent, link_of, name_part, scope
@@ -55,7 +59,8 @@ class Probe:
     function: Callable[..., Any]
 
 
-Policy: TypeAlias = Literal["retrySameKey", "readOnly", "ask", "unguarded"] | Probe
+Guarded: TypeAlias = Literal["retrySameKey", "readOnly", "ask"] | Probe
+Policy: TypeAlias = Guarded | Literal["unguarded"]
 
 
 def call_key() -> str:
@@ -198,11 +203,11 @@ class _NestedAgent:
 class _GuardedTool:
     """Invokes a function tool as a call of the run."""
 
-    def __init__(self, run: AsyncRun[Any], link: Link, tool: FunctionTool, policy: str | Probe) -> None:
+    def __init__(self, run: AsyncRun[Any], link: Link, tool: FunctionTool, policy: Guarded) -> None:
         self._run, self._link, self._tool = run, link, tool
         self._name = name_part(tool.name, 40)
         self._probe = policy.function if isinstance(policy, Probe) else None
-        self._policy = "probe" if isinstance(policy, Probe) else policy
+        self._policy: CallPolicy = "probe" if isinstance(policy, Probe) else policy
         # The vendor makes an exception a text for the model. Of an effect it must be seen.
         self._raising = copy.copy(tool)
         self._raising._failure_error_function = None
@@ -236,8 +241,6 @@ class _GuardedTool:
             arguments = {**arguments, **granted.changes}
             text = json.dumps(arguments)
         id = f"{self._run.next_turn}.{self._name}.{_place(context.tool_call_id)}"
-        if self._policy == "readOnly":
-            id = self._run.sync._anew(id)
         approval = None if granted is None else granted.approval
         try:
             output = await self._call(id, arguments, approval, context, text)
@@ -252,49 +255,25 @@ class _GuardedTool:
         self, id: str, arguments: dict[str, Any], approval: str | None, context: ToolContext[Any], text: str
     ) -> Any:
         """The tool's output, new or stored. Errors: as `Run.call`."""
-        calls, send = self._run.sync._calls, self._run._portal.call
+        send = self._run._portal.call
+        call = AgentCall(self._run.sync, Slot(id), self._name, self._policy, arguments, approval)
+        begun = await call.claim(send, partial(self._ask, self._probe, arguments) if self._probe is not None else None)
+        if begun is None:
+            return call.result
         try:
-            begun = await send(calls.begin, id, self._policy, None, arguments, approval)
-        except Uncertain as uncertain:
-            if self._probe is None or uncertain.call["state"] != "started":
-                raise
-            return await self._ask(self._probe, uncertain.call, arguments, context, text)
-        if not begun.must_run:
-            return begun.result
-        try:
-            output = await self._run_tool(context, text, begun.key)
+            with begun.running():
+                output = await self._run_tool(context, text, begun.key)
         except (CallFailed, KeyRefused) as refusal:
-            await send(calls.end, begun, refusal.outcome, refusal.result)
+            await send(call.end, begun, refusal.outcome, refusal.result)
             raise
-        await send(calls.end, begun, "completed", output)
+        await send(call.end, begun, "completed", output)
         return output
 
-    async def _ask(
-        self,
-        probe: Callable[..., Any],
-        call: Mapping[str, Any],
-        arguments: dict[str, Any],
-        context: ToolContext[Any],
-        text: str,
-    ) -> Any:
-        """What the probe finds. If it finds no effect, the tool runs now under the same key, and the call is settled as
-        that ends; if the process dies in between, the next attempt asks the probe again."""
-        settle, send = self._run.sync.settle, self._run._portal.call
-        wants_key = "key" in inspect.signature(probe).parameters
-        try:
-            found = await send(probe, **arguments, **({"key": call["key"]} if wants_key else {}))
-            output = _storable(self._tool, await value_of(found))
-            reason = "the probe found the effect"
-        except CallFailed:
-            try:
-                output = await self._run_tool(context, text, call["key"])
-            except CallFailed as failed:
-                reason = "the probe found no effect, and the tool refused"
-                await send(settle, call["id"], "failed", reason, failed.result)
-                raise
-            reason = "the probe found no effect, and the tool ran"
-        await send(settle, call["id"], "completed", reason, output)
-        return output
+    async def _ask(self, probe: Callable[..., Any], arguments: dict[str, Any], call: Mapping[str, Any]) -> Any:
+        """What the probe finds, as it is stored."""
+        key = {"key": call["key"]} if "key" in inspect.signature(probe).parameters else {}
+        found = await self._run._portal.call(probe, **arguments, **key)
+        return _storable(self._tool, await value_of(found))
 
     async def _run_tool(self, context: ToolContext[Any], text: str, key: str) -> Any:
         """The tool's output, as it is stored. Errors: whatever the tool raises."""

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 from pydantic_ai.durable_exec import (
@@ -26,12 +27,13 @@ from pydantic_ai.tools import RunContext
 from pydantic_core import to_jsonable_python
 
 from dalsegno import _current, _json
+from dalsegno._agent_call import AgentCall
 from dalsegno._calls import Begun
-from dalsegno._errors import CallFailed, DeferredLeave, Error, KeyRefused, Uncertain
-from dalsegno._ordinals import Slot
+from dalsegno._errors import CallFailed, DeferredLeave, Error, KeyRefused
 from dalsegno._portal import Portal
 from dalsegno._run import Run
 from dalsegno._tools import Policy
+from dalsegno._usage import spent
 from dalsegno.aio._tools import value_of
 
 P = ParamSpec("P")
@@ -44,12 +46,6 @@ Body = Callable[[], Awaitable[object]]
 
 _enclosing: ContextVar[str] = ContextVar("dalsegno.pydantic_ai.enclosing", default="")
 """The id of the tool call in which this code runs. A run of another agent in a tool makes its ids of it."""
-
-_spent_inside: ContextVar[tuple[dict[str, int], ...]] = ContextVar("dalsegno.pydantic_ai.spent", default=())
-"""For each tool call in which this code runs, what was spent in it."""
-
-SPENT = "dalsegno.spent"
-"""The member of a stored result that says what other agents spent in the call, if they spent something."""
 
 _key: ContextVar[str | None] = ContextVar("dalsegno.pydantic_ai.key", default=None)
 
@@ -106,14 +102,12 @@ async def send(run: Run[Any], function: Callable[P, R], *args: P.args, **kwargs:
 
 
 def spend(run: Run[Any], amounts: Mapping[str, int]) -> None:
-    """Adds to what the open turn spends. amounts: by the names of the parameters of `Turn.spent`."""
-    turn = run._turn
-    assert turn is not None
-    turn.spent(**amounts)
-    for spent in _spent_inside.get():
-        for name, amount in amounts.items():
-            if amount:
-                spent[name] = spent.get(name, 0) + amount
+    """Adds to what the tool call spends in which this code runs, or else the open turn.
+
+    amounts: by the names of the parameters of `Turn.spent`.
+    """
+    assert run._turn is not None
+    (spent if enclosing_call() else run._turn.spent)(**amounts)
 
 
 def enclosing_call() -> str:
@@ -185,7 +179,9 @@ async def recorded(run: Run[Any], name: str, body: Body) -> Any:
         record_durable_unit(executed=step.begun.must_run)
         if not step.begun.must_run:
             return step.begun.result
-        return await send(run, run._end_step, step, await body())
+        with step.begun.running():
+            result = await body()
+        return await send(run, run._end_step, step, result)
 
 
 def _context(cache_key: Iterable[object]) -> RunContext[Any] | None:
@@ -199,13 +195,53 @@ def _is_context(value: object) -> TypeGuard[RunContext[Any]]:
 async def _execute_tool(
     run: Run[Any], cache_key: tuple[object, ...], context: RunContext[Any] | None, policy: CallPolicy, body: Body
 ) -> object:
-    """One call of a tool. Its cache key is the tool's name, its arguments and the context of the agent run."""
+    """One call of a tool, new or stored. Its cache key is the tool's name, its arguments and the context of the run."""
     tool, arguments = str(cache_key[0]), to_jsonable_python(cache_key[1], bytes_mode="base64")
     slot = run._slot(f"{clean(tool)}.{digest(_json.canonical(arguments))[:12]}{_inside(enclosing_call())}")
-    call = _ToolCall(run, slot, policy, arguments, _approval(run, tool, context))
+    call = AgentCall(run, slot, clean(tool), policy.name, arguments, _approval(run, tool, context))
     spend(run, {"tool_calls": 1})
-    with call.closing():
-        return await call.result(body)
+    with call:
+        try:
+            begun = await call.claim(partial(send, run), partial(_ask, policy.probe) if policy.probe else None)
+        except CallFailed as failed:
+            return _replayed(run, call, _failed(failed))
+        return _replayed(run, call, call.result) if begun is None else await _run_tool(run, call, begun, body)
+
+
+def _replayed(run: Run[Any], call: AgentCall, payload: Any) -> object:
+    """What is stored of a call that is over. What was done in it is not done again."""
+    record_durable_unit(executed=False)
+    _accept_inside(run, call.id)
+    return payload
+
+
+async def _run_tool(run: Run[Any], call: AgentCall, begun: Begun, body: Body) -> object:
+    """The stored form of what the tool returns now."""
+    record_durable_unit(executed=True)
+    try:
+        with _inside_call(begun), begun.running():
+            payload = _json.copy(await body())
+    except (CallFailed, KeyRefused) as refusal:
+        await send(run, call.end, begun, refusal.outcome, refusal.result)
+        if isinstance(refusal, CallFailed):
+            return _failed(refusal)
+        raise
+    except SystemExit as leave:
+        raise DeferredLeave(leave) from None
+    await send(run, call.end, begun, "completed", payload)
+    return payload
+
+
+async def _ask(probe: Callable[..., Any], call: Mapping[str, Any]) -> object:
+    """The stored form of what the probe finds."""
+    arguments = dict(call.get("arguments") or {})
+    if "key" in inspect.signature(probe).parameters:
+        arguments["key"] = call["key"]
+    if inspect.iscoroutinefunction(probe):
+        found = await probe(**arguments)
+    else:
+        found = await value_of(await asyncio.to_thread(probe, **arguments))
+    return {"result": to_jsonable_python(found), "kind": "tool_return"}
 
 
 def _inside(id: str) -> str:
@@ -229,99 +265,15 @@ def _approval(run: Run[Any], tool: str, context: RunContext[Any] | None) -> str 
     return wait.id if wait is not None and wait.answer is not None and wait.answer.granted else None
 
 
-class _ToolCall:
-    """A call of a tool: the claim, the tool or its probe, and the stored result."""
-
-    def __init__(
-        self, run: Run[Any], slot: Slot, policy: CallPolicy, arguments: Any, approval: str | None
-    ) -> None:
-        self._run, self._slot, self._policy, self._approval = run, slot, policy, approval
-        self._arguments = arguments
-        self._calls = run._calls
-        self._id = run._anew(slot.id) if policy.name == "readOnly" else slot.id
-
-    @contextmanager
-    def closing(self) -> Generator[None]:
-        """At the end the call is over, or its id is free for the same call again."""
-        try:
-            yield
-        except BaseException:
-            self._slot.reopen()
-            raise
-        self._slot.done()
-
-    async def result(self, body: Body) -> object:
-        """The stored form of what the tool returned, now or earlier."""
-        try:
-            begun = await send(
-                self._run, self._calls.begin, self._id, self._policy.name, None, self._arguments, self._approval
-            )
-        except CallFailed as failed:
-            return self._replayed(_failed(failed))
-        except Uncertain as uncertain:
-            if self._policy.probe is None or uncertain.call["state"] != "started":
-                raise
-            return await self._ask_probe(self._policy.probe, uncertain.call, body)
-        return await self._run_tool(begun, body) if begun.must_run else self._replayed(begun.result)
-
-    def _replayed(self, payload: Any) -> object:
-        """What is stored of a call that is over. What was done in it is not done again, and was spent nevertheless."""
-        record_durable_unit(executed=False)
-        _accept_inside(self._run, self._id)
-        spend(self._run, payload.get(SPENT, {}))
-        return {name: value for name, value in payload.items() if name != SPENT}
-
-    async def _run_tool(self, begun: Begun, body: Body) -> object:
-        record_durable_unit(executed=True)
-        spent: dict[str, int] = {}
-        try:
-            with _inside_call(begun, spent):
-                payload: dict[str, Any] = _json.copy(await body())
-        except (CallFailed, KeyRefused) as refusal:
-            await send(self._run, self._end, begun, refusal.outcome, _json.copy(refusal.result))
-            if isinstance(refusal, CallFailed):
-                return _failed(refusal)
-            raise
-        except SystemExit as leave:
-            raise DeferredLeave(leave) from None
-        await send(self._run, self._end, begun, "completed", {**payload, **({SPENT: spent} if spent else {})})
-        return payload
-
-    def _end(self, begun: Begun, outcome: str, result: Any) -> None:
-        """Records how the tool ended; after a probe that found nothing, by settling the call of the earlier attempt."""
-        if begun.claim is not None:
-            self._calls.end(begun, outcome, result)
-        elif outcome != KeyRefused.outcome:  # a refused key leaves the call to the next probe
-            self._run.settle(self._id, outcome, "the probe found no effect, and the tool ran", result)
-
-    async def _ask_probe(self, probe: Callable[..., Any], call: dict[str, Any], body: Body) -> object:
-        """The stored form of what the probe found. If it found nothing, the tool runs, under the same key."""
-        arguments = dict(call.get("arguments") or {})
-        if "key" in inspect.signature(probe).parameters:
-            arguments["key"] = call["key"]
-        try:
-            if inspect.iscoroutinefunction(probe):
-                found = await probe(**arguments)
-            else:
-                found = await value_of(await asyncio.to_thread(probe, **arguments))
-        except CallFailed:
-            return await self._run_tool(Begun(self._id, None, True, call["key"], self._arguments, None), body)
-        payload = {"result": to_jsonable_python(found), "kind": "tool_return"}
-        await send(self._run, self._run.settle, self._id, "completed", "the probe found the effect", payload)
-        return self._replayed(payload)
-
-
 @contextmanager
-def _inside_call(begun: Begun, spent: dict[str, int]) -> Generator[None]:
-    """Lets the code inside know in which call it runs, and notes in `spent` what it spends."""
+def _inside_call(begun: Begun) -> Generator[None]:
+    """Lets the code inside know in which call it runs."""
     enclosing, key = _enclosing.set(begun.id), _key.set(begun.key)
-    inside = _spent_inside.set((*_spent_inside.get(), spent))
     try:
         yield
     finally:
         _enclosing.reset(enclosing)
         _key.reset(key)
-        _spent_inside.reset(inside)
 
 
 def _failed(failed: CallFailed) -> dict[str, Any]:

@@ -38,11 +38,11 @@ class VendorStore(RecordSessionStore, SessionStore):
 
     @property
     def size(self) -> int:
-        return sum(len(parts(item.key)) == 2 for item in self._metas.items())
+        return sum(len(parts(key)) == 2 for key in self._metas.keys())
 
     def clear(self) -> None:
-        for item in list(self._metas.items()):
-            self._delete(item.key, False)
+        for key in list(self._metas.keys()):
+            self._delete(key)
 
 
 for module in (claude_agent_sdk, session_store):

@@ -19,12 +19,15 @@ from claude_agent_sdk import SessionKey, SessionStoreEntry
 from claude_agent_sdk.testing import run_session_store_conformance
 
 import dalsegno.aio
+from claude_context import attempt
 from contract_gateways import ContractGateway
+from dalsegno import _records
 from dalsegno.aio import AsyncRun
 from dalsegno.claude import RecordSessionStore
+from dalsegno.claude._store import INLINE_BYTES
+from dalsegno.testing.memory import MemoryGateway
 
 KEY: SessionKey = {"project_key": "p", "session_id": "s"}
-
 
 
 def entry(uuid: str, text: str = "") -> SessionStoreEntry:
@@ -106,6 +109,55 @@ def test_a_cancelled_append_is_stored_all_the_same(attached: Callable[[Work], An
         return await store.load(KEY)
 
     assert [it["uuid"] for it in attached(work)] == [f"u{number}" for number in range(20)]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_session_is_deleted_with_its_subpaths_and_its_long_entries_and_no_other(version: int) -> None:
+    long, other = entry("long", "x" * INLINE_BYTES), KEY | {"session_id": "s2"}
+    requests: list[str] = []
+
+    async def work(run: AsyncRun[Any]) -> list[Any]:
+        run.sync._transport._contract = version
+        store = RecordSessionStore(run)
+        for key in KEY, KEY | {"subpath": "a"}, other:
+            await store.append(key, [entry("u1"), long])
+        before = len(gateway.requests)
+        await store.delete(KEY)
+        requests.extend(gateway.requests[before:])
+        loaded = [await store.load(key) for key in (KEY, KEY | {"subpath": "a"}, other)]
+        await run.finish()
+        return loaded
+
+    with MemoryGateway() as gateway:
+        assert attempt(gateway, work) == [None, None, [entry("u1"), long]]
+        assert {key.split("/")[1] for _, key in gateway.rows.records} == {"s2"}
+        assert requests == ["records"] if version == 3 else len(requests) < 8, "values are not read to be deleted"
+
+
+def test_the_subpaths_of_a_session_are_listed_without_a_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(run: AsyncRun[Any]) -> list[str]:
+        store = RecordSessionStore(run)
+        for key in KEY, KEY | {"subpath": "a/b"}:
+            await store.append(key, [entry("u1")])
+        with monkeypatch.context() as patch:
+            patch.delattr(_records, "read")  # keys are read in another way
+            found = await store.list_subkeys(KEY)
+        await run.finish()
+        return found
+
+    with MemoryGateway() as gateway:
+        assert attempt(gateway, work) == ["a/b"]
+
+
+def test_after_a_cancelled_request_that_ended_the_process_nothing_more_is_stored() -> None:
+    async def work(run: AsyncRun[Any]) -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(run.approval("buy", 1, title="Buy?", linger=0.5), 0.1)
+        await RecordSessionStore(run).append(KEY, [entry("u1")])
+
+    with MemoryGateway() as gateway:
+        assert isinstance(attempt(gateway, work), dalsegno.Parked)
+        assert not gateway.rows.records
 
 
 OLD = """

@@ -13,7 +13,7 @@ pytest.importorskip("langgraph")
 from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import ToolCall as LangChainCall
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import ToolException, tool
+from langchain_core.tools import StructuredTool, ToolException, tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.types import Command, interrupt
 
@@ -464,6 +464,54 @@ def test_an_error_of_an_asynchronous_tool_ends_the_graph_too(attempts: Attempts)
             asyncio.run(run_once(run))
         raise Crash
     assert [stored.state for stored in attempts.gateway.calls] == ["started"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_tool_says_that_it_has_spent_counts_with_its_call(attempts: Attempts, is_async: bool) -> None:
+    def pay(cents: int) -> str:
+        dalsegno.spent(cost_micro_usd=7)
+        return "paid"
+
+    async def apay(cents: int) -> str:
+        return pay(cents)
+
+    spending = StructuredTool.from_function(None if is_async else pay, apay if is_async else None, "pay", "Pays.")
+
+    def run_once(run: Any) -> Any:
+        wrapper = guard(run, pay="ask")
+        node: dict[str, Any] = {"wrap_tool_call": wrapper, "awrap_tool_call": wrapper}
+        graph = agent(run, [spending], [call("pay", cents=5), DONE], **node)
+        if is_async:
+            return asyncio.run(arun_graph(aio.AsyncRun(run), graph, QUESTION))
+        return run_graph(run, graph, QUESTION)
+
+    with attempts.attempt() as run:
+        run_once(run)
+        run.finish()
+    (stored,) = attempts.gateway.calls
+    assert (stored.state, stored.tool) == ("completed", "pay")
+    assert attempts.gateway.rows.usage == {"toolCalls": 1, "costMicroUSD": 7}
+
+
+def test_what_a_tool_spends_inside_of_another_call_counts_for_the_tool(attempts: Attempts) -> None:
+    @tool
+    def pay(cents: int) -> str:
+        """Pays."""
+        dalsegno.spent(cost_micro_usd=7)
+        counted.append(dict(attempts.gateway.rows.usage))
+        return "paid"
+
+    counted: list[Any] = []
+    with attempts.attempt() as run:
+        graph = agent(run, [pay], [call("pay", cents=5), DONE], wrap_tool_call=guard(run, pay="ask"))
+        outer = run._calls.begin("outer", "readOnly", None, None, None)
+        with outer.running():
+            run_graph(run, graph, QUESTION)
+        counted.append(dict(attempts.gateway.rows.usage))
+        run._calls.end(outer, "completed", None)
+        assert outer.usage == {}
+        run.finish()
+    assert [it.get("costMicroUSD", 0) for it in counted] == [0, 7]
 
 
 def test_an_error_that_is_carried_past_langgraph_is_no_exception() -> None:

@@ -16,7 +16,7 @@ from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
-from dalsegno import Refused, Run
+from dalsegno import Parked, Refused, Run, aio
 from dalsegno.langgraph import RecordSaver, run_graph
 from dalsegno.langgraph._threads import MAX_INLINE_BYTES
 from dalsegno.testing.memory import MemoryGateway
@@ -109,7 +109,8 @@ def test_the_next_attempt_reads_what_the_last_one_stored(attempts: Attempts) -> 
     assert second.pending_writes == [("task", "a", 2), ("task", "a", 3)], "a task that runs again keeps what it wrote"
 
 
-def test_long_values_and_long_writes_come_back(attempts: Attempts) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_long_values_and_long_writes_come_back(attempts: Attempts, version: int) -> None:
     long = "x" * (MAX_INLINE_BYTES * 2)
     with attempts.attempt() as run:
         saver = RecordSaver(run)
@@ -117,6 +118,7 @@ def test_long_values_and_long_writes_come_back(attempts: Attempts) -> None:
         saver.put_writes(stored, [("long", long)], "task")
         raise Crash
     with attempts.attempt() as run:
+        run._transport._contract = version
         saver = RecordSaver(run)
         found = saver.get_tuple(at(saver))
         assert found.checkpoint["channel_values"] == {"long": long, "longer": long + "y", "short": "s"}
@@ -277,16 +279,43 @@ def test_a_prune_keeps_what_a_delta_channel_is_rebuilt_from(attempts: Attempts) 
         raise Crash
 
 
-def test_a_prune_of_many_checkpoints_takes_few_requests(attempts: Attempts) -> None:
+@pytest.mark.parametrize("steps", [10, 200])
+def test_a_prune_of_many_checkpoints_takes_few_requests(attempts: Attempts, steps: int) -> None:
     with attempts.attempt() as run:
-        graph = counting(run, 200)
+        graph = counting(run, steps)
         run_graph(run, graph, {"log": []}, config={"recursion_limit": 1000})
         before = len(attempts.gateway.requests)
         graph.checkpointer.prune([graph.checkpointer.thread_id])
-        assert len(attempts.gateway.requests) - before < 20
+        assert len(attempts.gateway.requests) - before <= 6, "for each space one that reads and one that deletes"
         assert len([*graph.checkpointer.list(at(graph.checkpointer))]) == 1
         raise Crash
     assert len({key for space, key in attempts.gateway.rows.records if space == "lg.checkpoints"}) == 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_prune_deletes_the_blobs_of_what_it_deletes(attempts: Attempts, version: int) -> None:
+    with attempts.attempt() as run:
+        saver = RecordSaver(run)
+        put(saver, long="x" * MAX_INLINE_BYTES)
+        put(saver, long="y" * MAX_INLINE_BYTES)
+        run._transport._contract = version
+        saver.prune([saver.thread_id])
+        assert values(saver) == {"long": "y" * MAX_INLINE_BYTES}
+        raise Crash
+    kept = sorted(space for space, _ in attempts.gateway.rows.records)
+    assert kept == ["lg.blobs", "lg.blobs", "lg.blobs", "lg.checkpoints", "lg.values"], "a pointer and its two chunks"
+
+
+def test_after_a_cancelled_request_that_ended_the_process_nothing_more_is_stored(attempts: Attempts) -> None:
+    async def agent(run: Run[Any]) -> None:
+        both = aio.AsyncRun(run)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(both.approval("buy", 1, title="Buy?", linger=0.5), 0.1)
+        put(RecordSaver(both), a=1)
+
+    with pytest.raises(Parked), attempts.attempt() as run:
+        asyncio.run(agent(run))
+    assert not attempts.gateway.rows.records
 
 
 def test_a_prune_of_other_graphs_keeps_the_latest_checkpoint_alone(attempts: Attempts) -> None:

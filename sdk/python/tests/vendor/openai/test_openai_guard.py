@@ -14,7 +14,7 @@ from agents import Agent, AgentsException, FunctionTool, LocalShellTool, ToolOut
 from agents.mcp import MCPServer
 from agents.testing import ScriptedModel, assistant_message, function_call
 
-from dalsegno import CallFailed, Diverged, KeyRefused, Uncertain
+from dalsegno import CallFailed, Diverged, KeyRefused, Uncertain, spent
 from dalsegno.openai import DurableModel, Policy, Probe, call_key, guard, run_agent
 from dalsegno.testing.memory import MemoryGateway
 from openai_world import Asked, Run, attempt, gateway
@@ -171,6 +171,45 @@ def test_a_probe_finds_no_effect_and_the_tool_runs_under_the_same_key(gateway: M
     assert [key.partition(":")[2] for key in till.keys] == ["1.pay.c1"]
     assert [call.state for call in gateway.calls if call.policy == "probe"] == ["completed"]
     assert outputs(model) == ["paid 5"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_tool_says_that_it_has_spent_counts_with_its_call(gateway: MemoryGateway, is_async: bool) -> None:
+    def pay(cents: int) -> str:
+        spent(cost_micro_usd=7)
+        return "paid"
+
+    async def apay(cents: int) -> str:
+        return pay(cents)
+
+    async def work(run: Run) -> None:
+        tool = function_tool(apay if is_async else pay, name_override="pay")
+        agent = Agent(name="payer", model=model_that_pays(), tools=[tool])
+        await run_agent(run, guard(run, agent, pay="ask"), "go")
+
+    attempt(gateway, work)
+    assert [(call.state, call.tool) for call in gateway.calls if call.policy == "ask"] == [("completed", "pay")]
+    assert gateway.rows.usage == {"toolCalls": 1, "costMicroUSD": 7}
+
+
+def test_a_tool_that_runs_after_its_probe_counts_what_it_spent(gateway: MemoryGateway) -> None:
+    model, till = model_that_pays(), Till(ConnectionError(), before=True)
+
+    def pay(cents: int) -> str:
+        spent(cost_micro_usd=7)
+        return till.pay(cents)
+
+    def find(cents: int) -> str:
+        raise CallFailed
+
+    async def work(run: Run) -> None:
+        agent = Agent(name="payer", model=model, tools=[function_tool(pay)])
+        await run_agent(run, guard(run, agent, pay=Probe(find)), "go")
+
+    with pytest.raises(ConnectionError):
+        attempt(gateway, work)
+    attempt(gateway, work)
+    assert outputs(model) == ["paid 5"] and gateway.rows.usage == {"toolCalls": 1, "costMicroUSD": 7}
 
 
 def test_an_uncertain_call_holds_the_run_until_a_person_settles_it(gateway: MemoryGateway) -> None:

@@ -208,6 +208,62 @@ def test_a_probe_that_finds_nothing_lets_the_tool_run_under_the_same_key() -> No
         assert world.tool_runs == ["pay 5", "pay 5"] and len(world.payments) == 1 and len(gateway.calls) == 3
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_tool_says_that_it_has_spent_counts_with_its_call(is_async: bool) -> None:
+    world = World()
+
+    def pay(cents: int) -> str:
+        dalsegno.spent(cost_micro_usd=7)
+        return world.pay(cents)
+
+    async def apay(cents: int) -> str:
+        return pay(cents)
+
+    apay.__name__ = "pay"
+    with new_gateway() as gateway:
+        run_to_end(gateway, payer(world, "ask", apay if is_async else pay))
+        assert [(it.state, it.tool) for it in gateway.calls if it.policy == "ask"] == [("completed", "pay")]
+        assert gateway.rows.usage == {"tokensIn": 20, "tokensOut": 10, "toolCalls": 1, "costMicroUSD": 7}
+
+
+def test_a_tool_that_runs_after_its_probe_counts_what_it_spent() -> None:
+    world = World()
+
+    def pay(cents: int) -> str:
+        dalsegno.spent(cost_micro_usd=7)
+        return world.pay(cents)
+
+    def find(cents: int) -> str:
+        raise dalsegno.CallFailed
+
+    with new_gateway() as gateway:
+        crash_in_tool(world, gateway, Probe(find))
+        run_to_end(gateway, payer(world, Probe(find), pay))
+        assert gateway.rows.usage["costMicroUSD"] == 7 and len(world.payments) == 1
+
+
+def test_what_an_agent_spends_in_a_tool_counts_with_the_call_of_the_tool_and_is_not_in_its_result() -> None:
+    world = World()
+    inner = Agent(world.model("inner", "rome"), name="inner", capabilities=[Durability[None]()])
+
+    async def pay(cents: int) -> str:
+        return (await inner.run("Go.")).output
+
+    with new_gateway() as gateway:
+        sent = run_to_end(gateway, payer(world, "retrySameKey", pay))
+        (stored,) = (it for it in gateway.calls if it.policy == "retrySameKey")
+        assert stored.result == {"result": "rome", "kind": "tool_return"}
+        whole = gateway.rows.usage
+    assert whole == {"tokensIn": 30, "tokensOut": 15, "toolCalls": 1}
+    with new_gateway() as gateway:
+        stored_at = next(at for at, it in enumerate(sent) if it.startswith("calls/1.pay.") and it.endswith("/complete"))
+        with pytest.raises(Crash), requests([], (stored_at, "after")):
+            attempt(gateway, payer(world, "retrySameKey", pay))
+        assert gateway.rows.usage == {"tokensIn": 10, "tokensOut": 5}, "no turn is committed yet"
+        run_to_end(gateway, payer(world, "retrySameKey", pay))
+        assert gateway.rows.usage == whole
+
+
 def test_another_exception_leaves_the_outcome_unknown_and_the_same_key_for_the_next_attempt() -> None:
     world, fails = World(), [True]
 
