@@ -85,10 +85,10 @@ venv() {
     python=$directory/bin/python
 }
 
-# need_pytest: sets `pytest` to a command: the user's, or that of an environment.
+# need_pytest: sets `pytest` to a command: the user's, or that of an environment. It can run tests at the same time.
 need_pytest() {
     local python=python3
-    python3 -c 'import pytest' 2>/dev/null || venv pytest pytest==9.2.0
+    python3 -c 'import pytest, xdist' 2>/dev/null || venv pytest pytest==9.2.0 pytest-xdist==3.8.0
     pytest=("$python" -m pytest)
 }
 

@@ -146,7 +146,9 @@ run 'tests in Rust' cargo 28 env RUST_TEST_THREADS=$(($(nproc) * 3 / 2)) bash -c
 run 'examples in the documentation' cargo 5 cargo test --locked --workspace --doc || true
 run 'tests of the harness' cargo 5 "$(program_of dalsegno_e2e --lib)" || true
 run 'tests of the cluster' go 10 go test -C e2e/cluster -v ./... || true
-run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider -m 'not slow' sdk/python || true
+# These wait most of the time.
+run 'tests in Python' pytest 10 env DALSEGNO_BIN="$PROGRAMS/dalsegno" "${pytest[@]}" -p no:cacheprovider \
+    -n $(($(nproc) * 2)) --dist loadfile -m 'not slow' sdk/python || true
 
 scenarios=$(program_of scenarios --test scenarios) chaos=$(program_of chaos --test chaos)
 examples=$(program_of examples --test examples)
