@@ -13,6 +13,7 @@ from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolApprovalResult, DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
 from dalsegno._errors import DeferredLeave, Parked
+from dalsegno._inbox import as_user_turn
 from dalsegno._run import Run
 from dalsegno._shapes import is_object
 from dalsegno._waits import Answer, Wait
@@ -88,9 +89,11 @@ def _decide(part: ToolCallPart, wait: Wait) -> DeferredToolApprovalResult:
     assert answer is not None
     if not answer.granted:
         return ToolDenied(_denial(answer))
+    if answer.changes is None:
+        return ToolApproved()
     if is_object(answer.changes):
         return ToolApproved(override_args={**part.args_as_dict(), **answer.changes})
-    return ToolApproved()
+    return ToolDenied(as_user_turn(answer)["content"])
 
 
 def _denial(answer: Answer) -> str:

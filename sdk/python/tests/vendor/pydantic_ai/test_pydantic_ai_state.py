@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
+
+pytest.importorskip("pydantic")
+
 from pydantic import BaseModel, ConfigDict, RootModel, computed_field
 
 from dalsegno import _json

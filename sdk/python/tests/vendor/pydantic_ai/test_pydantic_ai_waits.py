@@ -86,6 +86,18 @@ def test_approvals_of_one_message_are_asked_together_and_each_allows_its_own_cal
         assert used == {by_cents[5]: first, by_cents[6]: second}
 
 
+def test_a_change_that_is_no_object_makes_no_call_and_the_model_reads_it() -> None:
+    world, heard = World(), []  # type: ignore[var-annotated]
+    with new_gateway() as gateway:
+        with pytest.raises(dalsegno.Parked):
+            attempt(gateway, buyer(world, heard))
+        for wait in list(gateway.rows.waits.values()):
+            gateway.approve(wait.id, changes="pay at most 4" if wait.request["proposal"]["cents"] == 5 else {})
+        run_to_end(gateway, buyer(world, heard))
+        assert sorted(map(str, world.payments.values())) == ["7", "tip 1", "tip 50"]
+        assert [text for text in heard if "ann" in text and "> pay at most 4" in text], heard
+
+
 def test_a_crash_around_approvals_pays_each_amount_once() -> None:
     world = World()
     with new_gateway() as gateway:
