@@ -14,7 +14,7 @@ def reply(body):
     """It looks for a supplier, then pays, then answers."""
     messages = body["messages"]
     task = next(message["content"] for message in messages if message["role"] == "user")
-    item, cents = re.search(r"Buy (.+) for (\d+) cents", str(task)).groups()
+    item, cents = re.findall(r"Buy (.+) for (\d+) cents", str(task))[0]
     spoken = sum(message["role"] == "assistant" for message in messages)
     if spoken == 0:
         return Reply("I look for a supplier.", tool_calls=[ToolCall("find_supplier", {"item": item})])
