@@ -261,7 +261,8 @@ pub struct DevArgs {
     /// File with the run's input: any JSON of at most 32 KiB and 64 levels. A run that continues keeps the input that it was started with.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
-    /// Kill the worker without warning at this interval, such as `10s`. Each kill is a disruption and is not charged.
+    /// Kill the worker without warning at this interval, such as `10s`. Each kill is a disruption and is not charged. The
+    /// interval must be longer than the agent needs to start.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub kill_every: Option<Duration>,
     /// A limit over all attempts, such as `turns=20`, `tokens=100000`, `costMicroUSD=500000` or `activeSeconds=600`. Repeat it

@@ -6,6 +6,9 @@ use dalsegno_model::{Attempt, AttemptState, Class, RunRecord, Verdict};
 use dalsegno_protocol::Boundary;
 use jiff::Timestamp;
 
+/// Why an attempt ended that `--kill-every` has ended.
+pub const KILLED: &str = "killed by --kill-every";
+
 /// Turns rows into lines, each transition once.
 pub struct ProgressPrinter {
     settings: Settings,
@@ -39,6 +42,13 @@ impl ProgressPrinter {
         for attempt in ended {
             self.ended = attempt.number;
             lines.extend(self.end_line(row, attempt, next));
+            if attempt.attached_at.is_none() && attempt.end.as_ref().is_some_and(|it| it.message == KILLED) {
+                lines.push(format!(
+                    "warning: attempt {} had not attached yet when it was killed; choose a longer --kill-every than the \
+                     agent needs to start",
+                    attempt.number
+                ));
+            }
         }
         let attempt = &row.attempt;
         if let Some(identity) = attempt.identity.as_ref().filter(|_| attempt.number > self.warned) {

@@ -12,7 +12,7 @@ use super::folder::operating_mode;
 use super::kubelet::{GRACE, Kubelet};
 use super::local_runtime::LocalRuntime;
 use super::messages::{print_held, print_over};
-use super::progress::next_turn;
+use super::progress::{KILLED, next_turn};
 use super::signals::{Signals, StopSignal};
 use crate::controller::act::perform;
 use crate::controller::error::Error;
@@ -71,7 +71,7 @@ pub async fn run_until_done(
             () = kubelet.changed() => {}
             () = sleep(delay) => {}
             _ = kills.tick() => {
-                kubelet.disrupt("EvictionByEvictionAPI", "killed by --kill-every", Signal::KILL);
+                kubelet.disrupt("EvictionByEvictionAPI", KILLED, Signal::KILL);
             }
             signal = signals.next() => return Ok(Outcome::Interrupted(signal)),
         }

@@ -43,6 +43,23 @@ fn a_worker_that_is_killed_repeatedly_loses_and_repeats_nothing() {
     assert_eq!(run.counters.recovery_attempts, 0);
     let first = run.past.last().unwrap().end.clone().unwrap();
     assert_eq!((first.cause.as_str(), first.exit_code), ("Evicted", Some(137)));
+    let too_early = run.past.iter().filter(|it| it.attached_at.is_none()).count();
+    assert_eq!(ended.stderr.matches("had not attached yet").count(), too_early, "{}", ended.stderr);
+}
+
+#[test]
+fn a_worker_that_is_killed_before_it_has_attached_is_told_apart() {
+    let context = TestContext::new(&json!({}));
+    let mut dev = context.dev_on(&["--kill-every", "500ms"], &["sleep", "60"]);
+    dev.wait_for_stderr(
+        "warning: attempt 1 had not attached yet when it was killed; choose a longer --kill-every than the agent needs \
+         to start",
+    );
+    dev.signal(Signal::INT);
+    dev.end().expect_output(
+        130,
+        &["attempt 1 ended before its first turn: killed by --kill-every: a disruption, not charged"],
+    );
 }
 
 #[test]
