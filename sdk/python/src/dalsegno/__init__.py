@@ -27,6 +27,7 @@ from dalsegno._errors import (
     StoreUnavailable,
     Suspended,
     Uncertain,
+    Unhandled,
 )
 from dalsegno._inbox import Message, as_user_turn
 from dalsegno._leave import GRACE_SECONDS
@@ -69,6 +70,7 @@ __all__ = [
     "Tool",
     "Turn",
     "Uncertain",
+    "Unhandled",
     "Wait",
     "as_user_turn",
     "attach",

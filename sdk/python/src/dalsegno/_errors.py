@@ -163,21 +163,27 @@ class StoreUnavailable(Leave):
     exit_code = 1
 
 
-class DeferredLeave(BaseException):
-    """Carries a `SystemExit` out of the tasks of a framework; the end of `run.turn()` raises it.
+class Unhandled(BaseException):
+    """Carries an error past the `except Exception` of a framework. The end of `run.turn()` raises `error` in its place.
 
-    In a task of asyncio that is not the main one a `SystemExit` stops the event loop at once. Then threads of the loop
-    stay, and the process does not end.
+    An adapter raises it where a tool with an effect has raised: the outcome is unknown, and a framework that hands the
+    error to the model as the answer of the tool makes the model try again, as another call.
+
+    It also carries a `SystemExit`. In a task of asyncio that is not the main one a `SystemExit` stops the event loop at
+    once; then threads of the loop stay, and the process does not end.
     """
 
-    def __init__(self, leave: SystemExit) -> None:
-        super().__init__(leave)
-        self.leave = leave
+    __module__ = "dalsegno"
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+        """What happened."""
 
     @staticmethod
-    def find(error: BaseException | None) -> SystemExit | None:
+    def find(error: BaseException | None) -> BaseException | None:
         """What an error, or a group of errors, carries; `None` where it carries nothing."""
-        if isinstance(error, DeferredLeave):
-            return error.leave
+        if isinstance(error, Unhandled):
+            return error.error
         inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-        return next((leave for it in inner if (leave := DeferredLeave.find(it))), None)
+        return next((found for it in inner if (found := Unhandled.find(it))), None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from dalsegno import _codec, _json, _records, _usage
 from dalsegno._calls import Begun
 from dalsegno._codec import S
-from dalsegno._errors import DeferredLeave
+from dalsegno._errors import Unhandled
 from dalsegno._inbox import Message
 from dalsegno._ordinals import Slot
 from dalsegno._records import Operation
@@ -116,8 +116,8 @@ class Turn(Generic[S]):
             text = None if kind is not None else _json.dumps(self._run.state)
         finally:
             self._run._close(self, self._draft, text)
-        if leave := DeferredLeave.find(error):
-            raise leave
+        if carried := Unhandled.find(error):
+            raise carried
 
     def step(self, name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Returns `fn(…)`, which is called once: its result is stored, and a later attempt of the turn gets it back.

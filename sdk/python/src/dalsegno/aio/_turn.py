@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from dalsegno import _codec, _json
 from dalsegno._codec import S
-from dalsegno._errors import DeferredLeave
+from dalsegno._errors import Unhandled
 from dalsegno._portal import Portal
 from dalsegno._records import Operation
 from dalsegno._run import Run
@@ -59,8 +59,8 @@ class AsyncTurn(Generic[S]):
             text = None if kind is not None else _json.dumps(self._run.state)
         finally:
             await self._portal.call_to_its_end(self._run._close, self.sync, self.sync._draft, text)
-        if leave := DeferredLeave.find(error):
-            raise leave
+        if carried := Unhandled.find(error):
+            raise carried
 
     @overload
     async def step(self, name: str, fn: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...

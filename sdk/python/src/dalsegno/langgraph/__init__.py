@@ -14,7 +14,7 @@ them. It needs the packages of the extra `langgraph`.
 
 from dalsegno.langgraph._guard import Guard, guard
 from dalsegno.langgraph._run import arun_graph, run_graph
-from dalsegno.langgraph._running import Key, Unhandled
+from dalsegno.langgraph._running import Key
 from dalsegno.langgraph._saver import RecordSaver
 
-__all__ = ["Guard", "Key", "RecordSaver", "Unhandled", "arun_graph", "guard", "run_graph"]
+__all__ = ["Guard", "Key", "RecordSaver", "arun_graph", "guard", "run_graph"]

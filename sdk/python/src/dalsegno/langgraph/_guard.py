@@ -16,12 +16,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from dalsegno import _json
 from dalsegno._calls import Begun
-from dalsegno._errors import CallFailed, Error, Uncertain
+from dalsegno._errors import CallFailed, Error, Uncertain, Unhandled
 from dalsegno._run import Run
 from dalsegno._tools import NAME, Policy
 from dalsegno.aio import AsyncRun
 from dalsegno.langgraph._io import Io
-from dalsegno.langgraph._running import NOT_DONE, Running, Unhandled
+from dalsegno.langgraph._running import NOT_DONE, Running
 from dalsegno.langgraph._threads import typed, untyped
 
 Probe = Callable[..., Any]

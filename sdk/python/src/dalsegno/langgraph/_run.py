@@ -12,13 +12,12 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command, Interrupt
 
 from dalsegno import _json
-from dalsegno._errors import Error, Parked, Uncertain
+from dalsegno._errors import Error, Parked, Uncertain, Unhandled
 from dalsegno._run import Run
 from dalsegno._shapes import is_object
 from dalsegno._waits import Approval
 from dalsegno.aio import AsyncRun
 from dalsegno.langgraph._guard import recover
-from dalsegno.langgraph._running import Unhandled
 from dalsegno.langgraph._saver import RecordSaver, Session
 
 Ask = Callable[[Interrupt], Mapping[str, Any]]

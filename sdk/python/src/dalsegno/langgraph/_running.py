@@ -9,25 +9,13 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import InjectedToolArg
 from langgraph.errors import GraphBubbleUp
 
-from dalsegno._errors import CallFailed, Error, KeyRefused
+from dalsegno._errors import CallFailed, Error, KeyRefused, Unhandled
 
 Key = Annotated[str, InjectedToolArg]
 """The type of a tool's parameter `key: Key = ""`, which gets the call's key. The model does not see it."""
 
 NOT_DONE = {"dalsegno": "notDone"}
 """The stored result of a call that has certainly changed nothing. The next try is another call."""
-
-
-class Unhandled(BaseException):
-    """Carries an error past LangGraph, which would otherwise hand it to the model as the answer of a tool.
-
-    `run_graph` raises `error` in its place. It is no `Exception`, so that no handler of tool errors catches it.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
-        """What happened."""
 
 
 class Running:

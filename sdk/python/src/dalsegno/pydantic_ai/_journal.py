@@ -29,7 +29,7 @@ from pydantic_core import to_jsonable_python
 from dalsegno import _current, _json
 from dalsegno._agent_call import AgentCall
 from dalsegno._calls import Begun
-from dalsegno._errors import CallFailed, DeferredLeave, Error, KeyRefused
+from dalsegno._errors import CallFailed, Error, KeyRefused, Unhandled
 from dalsegno._portal import Portal
 from dalsegno._run import Run
 from dalsegno._tools import Policy
@@ -94,11 +94,11 @@ def open_run() -> Run[Any]:
 
 
 async def send(run: Run[Any], function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Runs a function in the thread that sends the run's requests. Errors: its own; `DeferredLeave` for a `Leave`."""
+    """Runs a function in the thread that sends the run's requests. Errors: its own; `Unhandled` for a `Leave`."""
     try:
         return await Portal.of(run).call(function, *args, **kwargs)
     except SystemExit as leave:
-        raise DeferredLeave(leave) from None
+        raise Unhandled(leave) from None
 
 
 def spend(run: Run[Any], amounts: Mapping[str, int]) -> None:
@@ -227,7 +227,7 @@ async def _run_tool(run: Run[Any], call: AgentCall, begun: Begun, body: Body) ->
             return _failed(refusal)
         raise
     except SystemExit as leave:
-        raise DeferredLeave(leave) from None
+        raise Unhandled(leave) from None
     await send(run, call.end, begun, "completed", payload)
     return payload
 

@@ -12,7 +12,7 @@ from pydantic_ai.durable_exec import ExternalEventError, ExternalEventWaiter
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import DeferredToolApprovalResult, DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 
-from dalsegno._errors import DeferredLeave, Parked
+from dalsegno._errors import Parked, Unhandled
 from dalsegno._inbox import as_user_turn
 from dalsegno._run import Run
 from dalsegno._shapes import is_object
@@ -60,7 +60,7 @@ async def ask_for_approvals(
         await send(run, _open, run, ids[part.tool_call_id], part, metadata)
     if any(run.waits[id].answer is None for id in ids.values()):
         if await send(run, run.park, list(ids.values())):
-            raise DeferredLeave(Parked("the run waits for approval"))
+            raise Unhandled(Parked("the run waits for approval"))
         for id in ids.values():
             await send(run, run._waits.read, id)
     answers = {part.tool_call_id: _decide(part, run.waits[ids[part.tool_call_id]]) for part in requests.approvals}

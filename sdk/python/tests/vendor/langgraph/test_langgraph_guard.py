@@ -19,7 +19,7 @@ from langgraph.types import Command, interrupt
 
 import dalsegno
 from dalsegno import aio
-from dalsegno.langgraph import Key, Unhandled, arun_graph, guard, run_graph
+from dalsegno.langgraph import Key, arun_graph, guard, run_graph
 from dalsegno.testing.memory import MemoryGateway
 from langgraph_attempts import Attempts, Crash, agent, call, told
 
@@ -512,7 +512,3 @@ def test_what_a_tool_spends_inside_of_another_call_counts_for_the_tool(attempts:
         assert outer.usage == {}
         run.finish()
     assert [it.get("costMicroUSD", 0) for it in counted] == [0, 7]
-
-
-def test_an_error_that_is_carried_past_langgraph_is_no_exception() -> None:
-    assert not issubclass(Unhandled, Exception)
