@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import dev_program
-from dalsegno.testing.memory import CrashPoint, MemoryGateway
+from dalsegno.testing.memory import MemoryGateway, crash_points
 from dalsegno.testing.plugin import CrashMatrix
 
 AGENTS = Path(__file__).with_name("agents")
@@ -63,38 +63,67 @@ def test_a_page_is_written_once_and_the_model_is_asked_at_most_once_more(
     assert points == 1 + 2 * 12, "attach, two turns of five requests, finish"
 
 
-def orders(point: CrashPoint | None, files: Files) -> MemoryGateway:
-    """A whole life of the agent, with a person who approves and who sends a message first."""
-    files.clear()
-    gateway, left, codes = MemoryGateway(), point, list[int]()
-    gateway.send("hurry")
-    for why in "it waits for order-1", "it waits for order-2", "it has ended":
-        ended = gateway.run([AGENTS / "orders.py"], crash=left)
-        assert ended.why == why, (point, ended, ended.output)
-        left = left if left is not None and left.request >= len(gateway.requests) else None
-        codes += ended.exit_codes
-        if why != "it has ended":
-            gateway.approve(why.rpartition(" ")[2])
-    assert codes.count(-9) == (point is not None) and {*codes} <= {0, -9}, (point, codes)
-    return gateway
+def approve(gateway: MemoryGateway) -> None:
+    [id] = gateway.open_waits
+    gateway.approve(id)
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_approved_order_is_paid_once(files: Files, every: int) -> None:
-    whole = orders(None, files)
-    whole.close()
-    for number in range(0, len(whole.requests), every):
-        for side in "before", "after":
-            point = CrashPoint(number, side)
-            with orders(point, files) as gateway:
-                assert files.entries("order") == ["order-1", "order-2"], point
-                assert gateway.state == {
-                    "receipts": ["receipt for order-1", "receipt for order-2"],
-                    "heard": ["hurry"],
-                }, point
-                log = [entry["entryId"] for entry in gateway.rows.records["log", "log"]]
-                assert log == ["asked-1", "asked-2"], point
-                assert [message["taken"] for message in gateway.rows.messages] == [1], point
+    def send_first() -> MemoryGateway:
+        files.clear()
+        gateway = MemoryGateway()
+        gateway.send("hurry")
+        return gateway
+
+    whole, killed_after_the_last_approval = 0, 0
+    for point, gateway, ended in crash_points(send_first, [AGENTS / "orders.py"], every=every, answer=approve):
+        assert ended.why == "it has ended", (point, ended, ended.output)
+        assert ended.exit_codes.count(-9) == (point is not None) and {*ended.exit_codes} <= {0, -9}, (point, ended)
+        assert files.entries("order") == ["order-1", "order-2"], point
+        assert gateway.state == {"receipts": ["receipt for order-1", "receipt for order-2"], "heard": ["hurry"]}, point
+        log = [entry["entryId"] for entry in gateway.rows.records["log", "log"]]
+        assert log == ["asked-1", "asked-2"], point
+        assert [message["taken"] for message in gateway.rows.messages] == [1], point
+        if point is None:
+            whole = len(gateway.requests)
+        elif ended.exit_codes[0] == ended.exit_codes[1] == 0:
+            killed_after_the_last_approval += 1
+    assert whole > 20 and killed_after_the_last_approval > 0
+
+
+ASKS = """
+import os, pathlib, dalsegno
+with dalsegno.attach() as run:
+    with run.turn():
+        pathlib.Path(os.environ["ASKED"]).write_text("yes")
+        run.approval("first", {}, title="First?")
+        run.state["granted"] = run.approval("second", {}, title="Second?").granted
+    run.finish(output=run.state["granted"])
+"""
+
+
+def test_a_matrix_answers_until_nothing_is_answered(crash_matrix: CrashMatrix, tmp_path: Path) -> None:
+    agent, asked = tmp_path / "asks.py", tmp_path / "asked"
+    agent.write_text(ASKS)
+    variables = {"ASKED": str(asked)}
+    _, gateway, ended = next(crash_matrix([agent], environment=variables))
+    assert (ended.why, asked.read_text()) == ("it waits for first", "yes"), ended.output
+    answered: list[str] = []
+
+    def approve_the_first(gateway: MemoryGateway) -> None:
+        answered.extend(gateway.open_waits)
+        if gateway.open_waits == ["first"]:
+            gateway.approve("first")
+
+    _, gateway, ended = next(crash_matrix([agent], environment=variables, answer=approve_the_first))
+    assert (ended.why, ended.exit_codes, answered) == ("it waits for second", [0, 0], ["first", "second"]), ended.output
+    points, requests = 0, 0
+    for point, gateway, ended in crash_matrix([agent], environment=variables, answer=approve, every=2):
+        points, requests = points + 1, requests or len(gateway.requests)
+        assert gateway.finish and gateway.finish["output"] is True, (point, ended.output)
+        assert ended.exit_codes.count(-9) == (point is not None), (point, ended.exit_codes)
+    assert requests > 8 and points == 1 + 2 * ((requests + 1) // 2), "those after an answer are killed too"
 
 
 def test_the_agent_of_the_guide_outlives_kills_under_dalsegno_dev(files: Files, tmp_path: Path) -> None:

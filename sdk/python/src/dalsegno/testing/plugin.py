@@ -8,19 +8,22 @@ def test_a_page_is_written(dalsegno_gateway):
         ...
 ```
 
-`crash_matrix` runs an agent with a kill at each of its requests:
+`crash_matrix` runs an agent with a kill at each of its requests. `answer` answers what it waits for:
 
 ```python
 def test_nothing_is_paid_twice(crash_matrix, ledger):
-    for point, gateway, ended in crash_matrix(["agent.py"], input={"pages": 3}, before_each=ledger.clear):
-        assert gateway.finish and ledger.entries == ["1", "2", "3"], point
+    def approve(gateway):
+        gateway.approve(gateway.open_waits[0])
+
+    for point, gateway, ended in crash_matrix(["agent.py"], before_each=ledger.clear, answer=approve):
+        assert gateway.finish and ledger.entries == ["1", "2", "3"], (point, ended.output)
 ```
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pytest
@@ -38,8 +41,14 @@ class CrashMatrix(Protocol):
         input: Any = None,
         every: int = 1,
         before_each: Callable[[], object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        answer: Callable[[MemoryGateway], object] | None = None,
     ) -> Iterator[tuple[CrashPoint | None, MemoryGateway, Ended]]:
-        """command, every: see `crash_points`. input: the run's. before_each: called before each run of the agent."""
+        """Runs an agent once without a crash, and then with a crash before and after each of its requests.
+
+        command, every, environment, answer: see `crash_points`.
+        input: the run's input, any JSON. before_each: called before each run of the agent.
+        """
         ...
 
 
@@ -64,13 +73,15 @@ def crash_matrix() -> CrashMatrix:
         input: Any = None,
         every: int = 1,
         before_each: Callable[[], object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        answer: Callable[[MemoryGateway], object] | None = None,
     ) -> Iterator[tuple[CrashPoint | None, MemoryGateway, Ended]]:
         def new_gateway() -> MemoryGateway:
             if before_each is not None:
                 before_each()
             return MemoryGateway(input)
 
-        return crash_points(new_gateway, command, every=every)
+        return crash_points(new_gateway, command, every=every, environment=environment, answer=answer)
 
     return run
 

@@ -15,7 +15,7 @@ from typing import Any
 import dalsegno
 from dalsegno.testing._http import Closing
 from dalsegno.testing.memory import _boundaries, _calls, _waits
-from dalsegno.testing.memory._process import CrashPoint, Ended, Processes
+from dalsegno.testing.memory._process import Answerer, CrashPoint, Ended, Processes
 from dalsegno.testing.memory._rows import Call, Rows
 from dalsegno.testing.memory._server import Server
 
@@ -90,13 +90,16 @@ class MemoryGateway(Closing):
         crash: CrashPoint | None = None,
         max_attempts: int = 20,
         timeout: float = 60,
+        answer: Answerer | None = None,
     ) -> Ended:
         """Runs an agent as processes, one attempt after the other, until the run has ended or gets no more of them.
 
         command: a program and its arguments, or the path of a Python file. `dalsegno` can be imported in it.
         environment: more variables. crash: where the agent is killed, once. timeout: of each process, in seconds.
+        answer: called with the gateway each time that the run gets no more processes and has not ended. It answers what the
+            run waits for, such as by `approve`, and the next attempt begins. If it answers nothing, this returns.
 
-        Errors: `AssertionError` after `max_attempts`; `subprocess.TimeoutExpired`.
+        Errors: `AssertionError` after `max_attempts`; `subprocess.TimeoutExpired`; whatever `answer` raises.
         """
         words = [os.fspath(word) for word in command]
         if words[0].endswith(".py"):
@@ -104,7 +107,7 @@ class MemoryGateway(Closing):
         path = str(Path(dalsegno.__file__).parents[1])
         inherited = os.environ.get("PYTHONPATH")
         base = {**os.environ, "PYTHONPATH": os.pathsep.join([path, *([inherited] if inherited else [])])}
-        return self._processes.run(words, {**base, **(environment or {})}, crash, max_attempts, timeout)
+        return self._processes.run(words, {**base, **(environment or {})}, crash, max_attempts, timeout, answer)
 
     def advance(self, seconds: float) -> None:
         """Moves the gateway's clock on, so that waits for a time are answered."""

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dalsegno.testing.memory._gateway import MemoryGateway
 
+Answerer = Callable[["MemoryGateway"], object]
+"""Answers what a run waits for, at its gateway."""
+
 SHORT_WAIT_SECONDS = 2.0
 """A wait that the clock answers within so many seconds is waited for. A longer one ends `run`."""
 
@@ -72,12 +75,13 @@ class Processes:
         crash: CrashPoint | None,
         max_attempts: int,
         timeout: float,
+        answer: Answerer | None,
     ) -> Ended:
         """See `MemoryGateway.run`."""
         self._crash = crash
         codes: list[int] = []
         output: list[str] = []
-        while not self._gateway.why_no_process or self._wait_shortly():
+        while not self._gateway.why_no_process or self._wait_shortly() or self._is_answered(answer):
             assert len(codes) < max_attempts, f"{max_attempts} attempts, and the run has not ended:\n{''.join(output)}"
             self._gateway.start_attempt()
             with self._lock:  # its first requests wait until it can be killed
@@ -98,6 +102,13 @@ class Processes:
             self._gateway.end_attempt()
         return Ended(self._gateway.why_no_process, codes, "".join(output))
 
+    def _is_answered(self, answer: Answerer | None) -> bool:
+        """Lets `answer` do what a person or the clock does. Returns whether the run gets a process now."""
+        if answer is None or self._gateway.rows.over:
+            return False
+        answer(self._gateway)
+        return not self._gateway.why_no_process
+
     def _wait_shortly(self) -> bool:
         """Waits for a wait that the clock answers soon. Returns whether the run gets a process now."""
         rows = self._gateway.rows
@@ -112,19 +123,29 @@ class Processes:
 
 
 def crash_points(
-    new_gateway: Callable[[], MemoryGateway], command: Sequence[str | os.PathLike[str]], *, every: int = 1
+    new_gateway: Callable[[], MemoryGateway],
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    every: int = 1,
+    environment: Mapping[str, str] | None = None,
+    answer: Answerer | None = None,
 ) -> Iterator[tuple[CrashPoint | None, MemoryGateway, Ended]]:
     """Runs an agent once without a crash, and then once for each request, before it and after it, with a crash there.
 
     Yields where the agent was killed (`None` at first), the gateway, and how the run ended; the gateway is closed when the
-    next one is asked for. `every`: 2 takes each second request, for a long agent.
+    next one is asked for.
+
+    every: 2 takes each second request, for a long agent.
+    environment: more variables for the agent, such as those of a fake model.
+    answer: called with the gateway when the run waits, as in `MemoryGateway.run`. The requests after an answer are counted
+        too, so what comes after an approval is killed as well. Without it an agent runs up to its first wait.
     """
     with new_gateway() as gateway:
-        ended = gateway.run(command)
+        ended = gateway.run(command, environment=environment, answer=answer)
         requests = len(gateway.requests)
         yield None, gateway, ended
     for number in range(0, requests, every):
         for side in ("before", "after"):
             point = CrashPoint(number, side)
             with new_gateway() as gateway:
-                yield point, gateway, gateway.run(command, crash=point)
+                yield point, gateway, gateway.run(command, environment=environment, crash=point, answer=answer)
