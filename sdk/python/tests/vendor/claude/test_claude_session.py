@@ -144,6 +144,22 @@ def test_a_call_waits_for_a_person_without_a_process_and_goes_on_when_it_is_appr
         assert gateway.rows.waits["claude.toolu_0_0"].used_by == gateway.calls[0].id
 
 
+def test_the_cli_asks_for_a_title_and_says_that_it_continues_after_a_park() -> None:
+    bank = Bank()
+    with MemoryGateway() as gateway, FakeAnthropic([pays(5), Reply("Paid.")]) as model:
+        titled = {"env": {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": ""}}
+
+        def work(run: AsyncRun[Any]) -> Any:
+            return answer(run, session(run, model, bank, approve=[PAY], options=titled))
+
+        assert isinstance(attempt(gateway, work), dalsegno.Parked)
+        gateway.approve("claude.toolu_0_0")
+        assert attempt(gateway, work) == "Paid."
+        assert (bank.cents, len(model.requests), len(model.title_requests)) == ([5], 2, 1)
+        *_, result, said = model.requests[-1]["messages"][-1]["content"]
+        assert (result["type"], said["text"]) == ("tool_result", "Continue from where you left off.")
+
+
 def test_a_person_changes_a_call_and_the_changed_call_is_made() -> None:
     bank = Bank()
     with MemoryGateway() as gateway, FakeAnthropic([pays(5), Reply("Paid.")]) as model:

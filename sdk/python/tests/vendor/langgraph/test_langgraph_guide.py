@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("langgraph")
 from langchain_core.messages import AIMessage
 
 from dalsegno.testing.memory import MemoryGateway
+from dalsegno.testing.models import FakeOpenAI, Reply, ToolCall
 from langgraph_attempts import call
 
 GUIDE = Path(__file__).parents[5] / "docs/guides/langgraph.md"
@@ -44,6 +46,48 @@ def test_the_agent_of_the_guide_runs(dalsegno_gateway: MemoryGateway) -> None:
     exec(compile(block[1], str(GUIDE), "exec"), {"__name__": "guide", "bank": bank, "model": Model()})
     assert dalsegno_gateway.finish and dalsegno_gateway.finish["output"] == {"answer": "It is refunded."}
     assert bank.paid == [("A-1", 5, dalsegno_gateway.calls[0].key)]
+
+
+ASKS = """
+from types import SimpleNamespace
+from langchain_openai import ChatOpenAI
+bank = SimpleNamespace(refund=lambda order, cents, idempotency_key: print(f"PAID {order}\\n", end="", flush=True) or "paid")
+"""
+CENTS = {"A": 9, "B": 9000, "C": 8000}
+
+
+@pytest.mark.parametrize(("orders", "denied"), [("ABC", "B"), ("B", "B")])
+def test_the_node_that_asks_about_several_calls_leaves_an_answer_for_each(
+    tmp_path: Path, orders: str, denied: str
+) -> None:
+    agent, review = re.findall(r"```python\n(import dalsegno.*?|from langchain_core.*?)```", GUIDE.read_text(), re.DOTALL)
+    head, graph, end = re.split(r"(?=^    graph = |^    graph\.add_edge\(START)", agent, flags=re.MULTILINE)
+    imports, functions, wiring = re.split(r"(?=^def review|^graph\.add_node)", review, flags=re.MULTILINE)
+    end = re.sub(r".*tools_condition.*\n", "", end)
+    client = 'model = ChatOpenAI(model="m", max_retries=0).bind_tools([refund])\n'
+    head = head.replace("def think", f"{client}\ndef think")
+    program = tmp_path / "agent.py"
+    program.write_text("".join([imports, ASKS, *with_functions(head, functions), graph, indent(wiring, "    "), end]))
+
+    def decide(gateway: MemoryGateway) -> None:
+        [id] = gateway.open_waits
+        order = gateway.rows.waits[id].request["proposal"]["call"]["order"]
+        gateway.deny(id, reason="too much") if order in denied else gateway.approve(id)
+
+    calls = [ToolCall("refund", {"order": order, "cents": CENTS[order]}) for order in orders]
+    script = [Reply(tool_calls=calls), Reply("Done.")]
+    with MemoryGateway({"task": "Refund."}) as gateway, FakeOpenAI(script) as model:
+        ended = gateway.run([program], environment=model.environment, timeout=300, answer=decide)
+        assert gateway.finish and gateway.finish["output"] == {"answer": "Done."}, ended.output
+        assert {*re.findall("PAID (.)", ended.output)} == {*orders} - {*denied}
+        said = {it["tool_call_id"]: it["content"] for it in model.requests[-1]["messages"] if it["role"] == "tool"}
+        assert len(said) == len(orders) and sum("denied by ann, too much" in it for it in said.values()) == len(denied)
+
+
+def with_functions(head: str, functions: str) -> tuple[str, str, str]:
+    """The agent up to its graph, with the functions of the node before `with`."""
+    before, with_, rest = head.partition("with dalsegno.attach()")
+    return before, functions, with_ + rest
 
 
 def test_the_guide_names_the_tests_that_are_left_out_and_the_versions() -> None:

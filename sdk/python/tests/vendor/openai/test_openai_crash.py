@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,8 +38,25 @@ def bank() -> Iterator[Bank]:
 
 
 def run(gateway: MemoryGateway, model: FakeOpenAI, **more: Any) -> Ended:
-    environment = {**model.environment, "OPENAI_AGENTS_DISABLE_TRACING": "1"}
-    return gateway.run([EXAMPLE], environment=environment, timeout=300, **more)  # importing the SDK takes seconds
+    return gateway.run([EXAMPLE], environment=model.environment, timeout=300, **more)  # importing the SDK takes seconds
+
+
+TRACES = """
+import dalsegno
+from agents.tracing import trace
+with dalsegno.attach() as run:
+    run.finish(output=type(trace("a trace")).__name__)
+"""
+
+
+def test_the_fake_model_switches_tracing_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_AGENTS_DISABLE_TRACING", raising=False)
+    agent = tmp_path / "traces.py"
+    agent.write_text(TRACES)
+    for environment, kind in (FakeOpenAI.environment_of("http://127.0.0.1:9"), "NoOpTrace"), ({}, "TraceImpl"):
+        with MemoryGateway() as gateway:
+            ended = gateway.run([agent], environment=environment, timeout=300)
+            assert gateway.finish and gateway.finish["output"] == kind, ended.output
 
 
 def test_an_agent_that_is_killed_in_a_tool_goes_on_without_asking_the_model_again(bank: Bank) -> None:
@@ -111,7 +129,7 @@ def test_a_kill_while_the_agent_asks_a_person_asks_once(bank: Bank, request_of_w
 def test_a_process_that_was_replaced_while_it_pays_is_fenced(bank: Bank) -> None:
     """The pod is thought lost while its tool runs. The next attempt ends the run; the old process then writes nothing."""
     with MemoryGateway({"bills": ["paper"], "ledger": bank.url}) as gateway, FakeOpenAI(SCRIPT) as model:
-        environment = {**os.environ, **model.environment, "OPENAI_AGENTS_DISABLE_TRACING": "1", "PAY_SECONDS": "600"}
+        environment = {**os.environ, **model.environment, "PAY_SECONDS": "600"}
         gateway.start_attempt()
         environment["PYTHONPATH"] = str(SOURCE)
         command = [sys.executable, str(EXAMPLE)]

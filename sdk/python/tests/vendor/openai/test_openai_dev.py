@@ -33,7 +33,7 @@ def test_the_example_survives_kills_and_waits_for_a_person(tmp_path: Path, bank:
         pytest.skip("the package is tested outside of its repository")
     input = {"bills": list(BILLS), "ledger": bank.url}
     with FakeOpenAI(SCRIPT) as model:
-        environment = {**model.environment, "OPENAI_AGENTS_DISABLE_TRACING": "1", "PAY_SECONDS": "3"}
+        environment = {**model.environment, "PAY_SECONDS": "3"}
         run = survive_kills(EXAMPLE, tmp_path, input, environment, r"3\.pay\.")
         assert run.kills > 0 and run.approved == 1, run.output
         assert sorted(bank.booked.values()) == NOTES

@@ -6,11 +6,24 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dalsegno.testing.models._server import Event, FakeModel, call_id
+from dalsegno.testing.models._refusals import unanswered_in_messages
+from dalsegno.testing.models._server import Event, FakeModel, Reply, Script, call_id
+
+TITLE = Reply('{"title": "Test"}')
 
 
 class FakeAnthropic(FakeModel):
-    """`POST /v1/messages` and `POST /v1/messages/count_tokens`. Set `environment` for the agent."""
+    """`POST /v1/messages` and `POST /v1/messages/count_tokens`. Set `environment` for the agent.
+
+    The Claude CLI also asks for a title of its session. The script does not see this request, and `requests` does not
+    have it.
+    """
+
+    def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """script: see `Script`. host: `0.0.0.0` serves other machines and pods too. port: 0 is a free one."""
+        self.title_requests: list[dict[str, Any]] = []
+        """The bodies of the CLI's requests for a title of its session."""
+        super().__init__(script, host=host, port=port)
 
     @staticmethod
     def environment_of(url: str) -> dict[str, str]:
@@ -23,13 +36,17 @@ class FakeAnthropic(FakeModel):
             return {"input_tokens": 10}
         return self._messages(body) if path == "/v1/messages" else None
 
-    def _error(self, status: int) -> dict[str, Any]:
+    def _error(self, status: int, message: str) -> dict[str, Any]:
         kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(status, "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": f"status {status}"}}
+        return {"type": "error", "error": {"type": kind, "message": message}}
 
     def _messages(self, body: dict[str, Any]) -> dict[str, Any] | list[Event]:
         spoken = sum(message["role"] == "assistant" for message in body["messages"])
-        reply = self._reply(body, spoken)
+        if asks_for_a_title(body):
+            self.title_requests.append(body)
+            reply = TITLE
+        else:
+            reply = self._reply(body, spoken, unanswered_in_messages(body["messages"]))
         content: list[dict[str, Any]] = [{"type": "text", "text": reply.text}] if reply.text else []
         for number, call in enumerate(reply.tool_calls):
             id = call_id(call, spoken, number, "toolu")
@@ -45,6 +62,14 @@ class FakeAnthropic(FakeModel):
             "usage": {"input_tokens": reply.tokens_in, "output_tokens": reply.tokens_out},
         }
         return [(event["type"], event) for event in _events(message)] if body.get("stream") else message
+
+
+def asks_for_a_title(body: dict[str, Any]) -> bool:
+    """Whether the CLI asks for a title: for JSON with a `title` alone, of a text between `<session>` and `</session>`."""
+    schema = body.get("output_config", {}).get("format", {}).get("schema", {})
+    first = body["messages"][0]["content"]
+    text = first if isinstance(first, str) else first[0].get("text", "")
+    return [*schema.get("properties", {})] == ["title"] and text.startswith("<session>") and not body.get("tools")
 
 
 def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from dalsegno.testing.models._refusals import unanswered_in_chat, unanswered_in_response
 from dalsegno.testing.models._server import Event, FakeModel, Reply, call_id
 
 MODEL_ITEMS = ("function_call", "reasoning")
@@ -17,21 +18,26 @@ class FakeOpenAI(FakeModel):
 
     @staticmethod
     def environment_of(url: str) -> dict[str, str]:
-        """The variables that OpenAI's client reads."""
-        return {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "test"}
+        """The variables that OpenAI's client reads. One of them switches the tracing of the OpenAI Agents SDK off, which
+        would send prompts and arguments of tools to OpenAI, whatever the base URL is."""
+        return {
+            "OPENAI_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": "test",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        }
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any] | list[Event] | None:
         """See `FakeModel.answer`."""
         answer = {"/v1/chat/completions": self._chat, "/v1/responses": self._responses}.get(path)
         return answer(body) if answer is not None else None
 
-    def _error(self, status: int) -> dict[str, Any]:
+    def _error(self, status: int, message: str) -> dict[str, Any]:
         kind = "rate_limit_exceeded" if status == 429 else "invalid_request_error"
-        return {"error": {"message": f"status {status}", "type": kind, "code": kind, "param": None}}
+        return {"error": {"message": message, "type": kind, "code": kind, "param": None}}
 
     def _chat(self, body: dict[str, Any]) -> dict[str, Any] | list[Event]:
         spoken = sum(message["role"] == "assistant" for message in body["messages"])
-        reply = self._reply(body, spoken)
+        reply = self._reply(body, spoken, unanswered_in_chat(body["messages"]))
         calls = [
             {
                 "id": call_id(call, spoken, number, "call"),
@@ -67,7 +73,7 @@ class FakeOpenAI(FakeModel):
 
     def _responses(self, body: dict[str, Any]) -> dict[str, Any] | list[Event]:
         spoken = _times_spoken(body.get("input", []))
-        reply = self._reply(body, spoken)
+        reply = self._reply(body, spoken, unanswered_in_response(body.get("input")))
         output = self._output(reply, spoken)
         response: dict[str, Any] = {
             "id": self._next_id("resp"),

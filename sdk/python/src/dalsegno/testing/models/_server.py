@@ -16,26 +16,33 @@ from dalsegno.testing._http import Closing, HttpServer, Request, Response
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool that the model asks for."""
+    """A call of a tool that the model asks for: `ToolCall("pay", {"cents": 500})`."""
 
     name: str
+    """The name under which the framework offers the tool to the model."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Any JSON object."""
     id: str = ""
     """The vendor's id of the call; by default one is made from the place in the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the model says: a text, calls of tools, or both."""
+    """What the model says: a text, calls of tools, or both: `Reply("I pay.", [ToolCall("pay", {"cents": 500})])`."""
 
     text: str = ""
+    """May be empty."""
     tool_calls: Sequence[ToolCall] = ()
+    """More than one are parallel calls of one answer."""
     tokens_in: int = 10
+    """The tokens of the request, as the answer reports them."""
     tokens_out: int = 5
+    """The tokens of the answer, as it reports them."""
 
 
 Script = Sequence[Reply] | Callable[[dict[str, Any]], Reply]
-"""The replies in the order of the conversation, or a function from the body of a request to a reply."""
+"""A list of replies in the order of the conversation, or a function from the body of a request, as parsed JSON, to a
+`Reply`. After the last reply of a list, requests are refused with status 400."""
 
 Event = tuple[str, dict[str, Any]]
 """The name and the data of a server-sent event."""
@@ -55,10 +62,12 @@ class Failure(Exception):
 class FakeModel(Closing):
     """A model server, until `close` or the end of `with`. By default it has a free port of 127.0.0.1.
 
+    As the real API does, it refuses with status 400 a conversation in which a tool call of the model has no answer.
     `GET /requests` returns how many requests for a reply came, as `{"requests": 3}`.
     """
 
     def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """script: see `Script`. host: `0.0.0.0` serves other machines and pods too. port: 0 is a free one."""
         self.requests: list[dict[str, Any]] = []
         """The bodies of the requests for a reply, in order."""
         self._script = script
@@ -97,7 +106,7 @@ class FakeModel(Closing):
     def fail_next(self, status: int = 429, *, retry_after: int | None = None, times: int = 1) -> None:
         """Refuses the next requests, such as for a rate limit. `retry_after`: seconds."""
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        body = self._error(status)
+        body = self._error(status, f"status {status}")
         with self._lock:
             self._failures += [Failure(status, body, headers)] * times
 
@@ -105,7 +114,7 @@ class FakeModel(Closing):
         """The body of an answer, or the events of a stream; `None` for an unknown path. Errors: `Failure`."""
         raise NotImplementedError
 
-    def _error(self, status: int) -> dict[str, Any]:
+    def _error(self, status: int, message: str) -> dict[str, Any]:
         raise NotImplementedError
 
     def _respond(self, request: Request) -> Response:
@@ -126,16 +135,18 @@ class FakeModel(Closing):
             return Response(200, json.dumps(answer).encode())
         return Response(200, _stream(answer), "text/event-stream")
 
-    def _reply(self, body: dict[str, Any], spoken: int) -> Reply:
-        """The reply to a conversation in which the model has spoken so many times."""
+    def _reply(self, body: dict[str, Any], spoken: int, refusal: str | None) -> Reply:
+        """The reply to a conversation in which the model has spoken so many times. refusal: why the API refuses it."""
         with self._lock:
             self.requests.append(body)
             if self._failures:
                 raise self._failures.pop(0)
+        if refusal is not None:
+            raise Failure(400, self._error(400, refusal), {})
         if callable(self._script):
             return self._script(body)
         if spoken >= len(self._script):
-            raise Failure(400, self._error(400), {})
+            raise Failure(400, self._error(400, f"the script has no reply after {spoken} replies"), {})
         return self._script[spoken]
 
     def _next_id(self, prefix: str) -> str:
