@@ -10,6 +10,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,8 @@ from python_frameworks import framework
 HEAD = """# The Python package
 
 This page has every public name of `dalsegno`, with its shapes, units and errors. It is made from the docstrings:
-`python3 hack/python_reference.py` writes it. The guide is [agents in Python](../guides/python.md).
+`python3 hack/python_reference.py` writes it. The guide is [agents in Python](../guides/python.md). Below the name of a
+class is how it is made; a class without that is made by the package alone.
 """
 
 KINDS = (
@@ -49,6 +51,9 @@ def page() -> Iterator[str]:
     yield from module(models, "dalsegno.testing.models")
     yield "## `dalsegno.testing.plugin`\n"
     yield f"{text(plugin)}\n"
+    matrix = plugin.CrashMatrix.__call__
+    yield f"#### `crash_matrix{signature(matrix)}`\n"
+    yield f"{text(matrix)}\n"
 
 
 def module(found: ModuleType, name: str) -> Iterator[str]:
@@ -63,7 +68,23 @@ def module(found: ModuleType, name: str) -> Iterator[str]:
         for each, it in members.items():
             yield from (exception(each, it) if kind == "Exceptions" else entry(each, it))
     if constants:
-        yield f"Constants and types: {', '.join(f'`{each}`' for each in constants)}.\n"
+        documented = assigned(Path(str(found.__file__)).parent)
+        yield f"### Constants and types of `{name}`\n"
+        yield "| name | meaning |"
+        yield "|---|---|"
+        yield from (f"| `{each}` | {one_line(documented[each])} |" for each in constants)
+        yield ""
+
+
+def assigned(folder: Path) -> dict[str, str]:
+    """What the files of a package say of the names that they assign, in a string below."""
+    found: dict[str, str] = {}
+    for file in sorted(folder.glob("_*.py")):
+        body = ast.parse(file.read_text()).body
+        for statement, following in zip(body, body[1:]):
+            if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                found[target(statement)] = inspect.cleandoc(str(following.value.value))
+    return found
 
 
 def exception(name: str, kind: type) -> Iterator[str]:
@@ -78,7 +99,11 @@ def entry(name: str, it: Any) -> Iterator[str]:
         yield f"{text(it)}\n"
         return
     yield f"#### `{name}`\n"
+    if is_made_by_users(it):
+        yield f"`{name}{signature(it)}`\n"
     yield f"{text(it)}\n"
+    if is_made_by_users(it) and not is_dataclass(it):
+        yield f"{layout(inspect.getdoc(it.__init__) or '', [*inspect.signature(it).parameters])}\n"
     values = attributes(it)
     if values:
         yield "| value | meaning |"
@@ -88,6 +113,11 @@ def entry(name: str, it: Any) -> Iterator[str]:
     for each, method in methods(it).items():
         yield f"**`{each}{signature(method)}`**\n"
         yield f"{text(method)}\n"
+
+
+def is_made_by_users(kind: type) -> bool:
+    """Whether a user calls the constructor: of a value, or for a test. The package itself makes a `Run` or a `Turn`."""
+    return is_dataclass(kind) or kind.__module__.startswith("dalsegno.testing.")
 
 
 def attributes(kind: type) -> dict[str, str]:
@@ -140,13 +170,19 @@ def signature(function: Any) -> str:
         if it.kind is it.KEYWORD_ONLY and "*" not in shown and not any(word.startswith("*") for word in shown):
             shown.append("*")
         stars = {it.VAR_POSITIONAL: "*", it.VAR_KEYWORD: "**"}.get(it.kind, "")
-        default = (
-            ""
-            if it.default is it.empty
-            else f"={it.default.__name__ if inspect.isclass(it.default) else repr(it.default)}"
-        )
-        shown.append(f"{stars}{it.name}{default}")
+        shown.append(f"{stars}{it.name}{default(function, it)}")
     return f"({', '.join(shown)})"
+
+
+def default(function: Any, parameter: inspect.Parameter) -> str:
+    """The default of a parameter, as `=value`."""
+    value = parameter.default
+    if value is parameter.empty:
+        return ""
+    if is_dataclass(function):
+        made = {it.name: it.default_factory for it in fields(function) if it.default_factory is not MISSING}
+        value = made[parameter.name]() if parameter.name in made else value
+    return f"={value.__name__ if inspect.isclass(value) else repr(value)}"
 
 
 def text(it: Any) -> str:

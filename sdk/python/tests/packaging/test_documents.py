@@ -1,15 +1,18 @@
 """The README, the guide and the reference: they show what the package has."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import dalsegno
 from dalsegno import Run, Space, Turn
+from dalsegno.testing import memory, models
 
 PACKAGE = Path(__file__).parents[2]
 REPOSITORY = PACKAGE.parents[1]
@@ -26,6 +29,17 @@ def test_the_reference_is_what_the_docstrings_say() -> None:
     assert page == (DOCS / "reference" / "python.md").read_text(), (
         "hack/python_reference.py writes docs/reference/python.md"
     )
+
+
+@in_repository
+@pytest.mark.parametrize("module", [memory, models], ids=lambda module: module.__name__)
+def test_the_reference_shows_how_each_class_for_tests_is_made(module: ModuleType) -> None:
+    page = (DOCS / "reference" / "python.md").read_text()
+    kinds = [it for it in map(vars(module).get, module.__all__) if inspect.isclass(it)]
+    assert kinds
+    for kind in kinds:
+        [shown] = re.findall(rf"^`{kind.__name__}\((.*)\)`$", page, re.MULTILINE)
+        assert re.findall(r"(\w+)(?==|,|$)", re.sub(r"=[^,]*", "=", shown)) == [*inspect.signature(kind).parameters]
 
 
 def pages() -> list[Path]:

@@ -32,7 +32,7 @@ from dalsegno.testing.memory import CrashPoint, Ended, MemoryGateway, crash_poin
 
 
 class CrashMatrix(Protocol):
-    """Yields where the agent was killed (`None` at first), the gateway, and how the run ended."""
+    """What the fixture `crash_matrix` gives."""
 
     def __call__(
         self,
@@ -45,6 +45,8 @@ class CrashMatrix(Protocol):
         answer: Callable[[MemoryGateway], object] | None = None,
     ) -> Iterator[tuple[CrashPoint | None, MemoryGateway, Ended]]:
         """Runs an agent once without a crash, and then with a crash before and after each of its requests.
+
+        Yields where the agent was killed (`None` at first), the gateway, and how the run ended.
 
         command, every, environment, answer: see `crash_points`.
         input: the run's input, any JSON. before_each: called before each run of the agent.

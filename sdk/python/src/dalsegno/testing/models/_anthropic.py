@@ -15,6 +15,8 @@ TITLE = Reply('{"title": "Test"}')
 class FakeAnthropic(FakeModel):
     """`POST /v1/messages` and `POST /v1/messages/count_tokens`. Set `environment` for the agent.
 
+    As the real API does, it refuses with status 400 a conversation in which a tool call of the model has no answer.
+
     The Claude CLI also asks for a title of its session. The script does not see this request, and `requests` does not
     have it.
     """

@@ -14,7 +14,10 @@ MODEL_ITEMS = ("function_call", "reasoning")
 
 
 class FakeOpenAI(FakeModel):
-    """`POST /v1/chat/completions` and `POST /v1/responses`. Set `environment` for the agent."""
+    """`POST /v1/chat/completions` and `POST /v1/responses`. Set `environment` for the agent.
+
+    As the real API does, it refuses with status 400 a conversation in which a tool call of the model has no answer.
+    """
 
     @staticmethod
     def environment_of(url: str) -> dict[str, str]:

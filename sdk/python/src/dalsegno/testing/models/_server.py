@@ -62,7 +62,6 @@ class Failure(Exception):
 class FakeModel(Closing):
     """A model server, until `close` or the end of `with`. By default it has a free port of 127.0.0.1.
 
-    As the real API does, it refuses with status 400 a conversation in which a tool call of the model has no answer.
     `GET /requests` returns how many requests for a reply came, as `{"requests": 3}`.
     """
 
