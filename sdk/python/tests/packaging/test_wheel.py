@@ -49,24 +49,28 @@ def pay(item, cents, *, key=""):
         file.write(f"{key}\\n")
     return cents
 
-def offer(item):
-    url = os.environ.get("OPENAI_BASE_URL")
-    if url is None:
-        return 500
-    body = {"messages": [{"role": "user", "content": item}]}
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
-    text = json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
-    return int(text.split(", ")[1].split()[0])
+def chat(messages):
+    body = json.dumps({"messages": messages}).encode()
+    request = urllib.request.Request(f"{os.environ['OPENAI_BASE_URL']}/chat/completions", body)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+
+def buy(item, cents):
+    answer = run.approval("buy-1", {"item": item, "cents": cents}, title="Buy")
+    return pay(item, (answer.changes or {"cents": cents})["cents"])
+
+TOOLS = {"find_price": lambda item: 500, "buy": buy}
 
 with dalsegno.attach(state=dict) as run:
     with run.turn() as turn:
-        item = run.input["item"]
-        cents = turn.step("offer", offer, item)
-        if "OPENAI_BASE_URL" in os.environ:
-            answer = run.approval("buy-1", {"item": item, "cents": cents}, title="Buy")
-            cents = answer.changes["cents"]
-        run.state["paid"] = pay(item, cents)
-        turn.finish(output={"cents": cents})
+        messages, answers = [{"role": "user", "content": run.input["item"]}], []
+        while True:
+            messages.append(turn.step("ask", chat, messages))
+            if not messages[-1].get("tool_calls"):
+                break
+            for call in messages[-1]["tool_calls"]:
+                answers.append(TOOLS[call["function"]["name"]](**json.loads(call["function"]["arguments"])))
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": str(answers[-1])})
+        turn.finish(output={"cents": answers[-1]})
 '''
 
 TESTS = '''
