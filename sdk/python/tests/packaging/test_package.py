@@ -10,7 +10,7 @@ from scripted_gateway import SOURCES
 PUBLIC = (
     "Answer Approval AtLimit CallFailed Cancelled Diverged Error GRACE_SECONDS Head Item KeyRefused Leave Message NotAttached "
     "NotConfigured OVER Operation Parked Policy Refused Run Space Stopping StoreUnavailable Suspended TERMINATION_LOG Tool Turn "
-    "Uncertain Wait as_user_turn attach spent tool"
+    "Uncertain Unhandled Wait as_user_turn attach spent tool"
 )
 
 
