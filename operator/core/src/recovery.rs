@@ -13,6 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::settings::Settings;
 use crate::text::{counted, position};
+use crate::version::was_refused;
 
 /// Number of consecutive refused versions after which the run is held.
 const MAX_VERSION_REFUSALS: usize = 2;
@@ -152,7 +153,7 @@ fn disruptions_exhausted(row: &RunRecord, settings: &Settings) -> Option<Hold> {
 }
 
 fn version_refused(row: &RunRecord) -> Option<Hold> {
-    let refused = consecutive(row, |it| ended_by(it, Cause::VersionIncompatible));
+    let refused = consecutive(row, was_refused);
     let message = format!("the version was refused {refused} times in a row; {}", describe_last_end(row));
     (refused >= MAX_VERSION_REFUSALS).then(|| Hold::new(Reason::VersionBlocked, message))
 }

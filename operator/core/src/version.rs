@@ -227,8 +227,6 @@ pub(crate) struct LastWritten<'a> {
 /// worker started, and the last one counts.
 pub(crate) fn last_written(run: &RunRecord) -> Option<LastWritten<'_>> {
     if run.is_external {
-        let was_refused =
-            |it: &Attempt| it.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible);
         let may_have_written =
             |it: &&Attempt| it.attached_at.is_some() && it.identity.is_some() && !was_refused(it);
         let attempt = run.past.iter().find(may_have_written)?;
@@ -239,6 +237,13 @@ pub(crate) fn last_written(run: &RunRecord) -> Option<LastWritten<'_>> {
     let head = run.head.as_ref()?;
     let by = format!("the checkpoint of turn {} was written by", head.turn);
     Some(LastWritten { by, revision: head.revision.as_deref(), identity: head.identity.as_ref()? })
+}
+
+/// Whether the version of the attempt's image was refused, also if its end has another cause.
+pub(crate) fn was_refused(attempt: &Attempt) -> bool {
+    let is_refused = |it: &Identity| it.verdict == Verdict::Refused;
+    attempt.identity.as_ref().is_some_and(is_refused)
+        || attempt.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible)
 }
 
 fn is_listed(compatible_with: &[String], checkpoint: &Identity) -> bool {
@@ -261,6 +266,5 @@ fn known_version(run: &RunRecord, current: &Document) -> Option<String> {
         .filter(|it| it.number > run.reset_attempt)
         .find(|it| it.revision.as_deref() == Some(&revision) && it.identity.is_some())?;
     // Only a refusal counts: after an accepted version, the tag may have been pushed again.
-    let refused = latest.end.as_ref().is_some_and(|end| end.cause == Cause::VersionIncompatible);
-    latest.identity.as_ref().filter(|_| refused).map(|it| it.agent_version.clone())
+    latest.identity.as_ref().filter(|_| was_refused(latest)).map(|it| it.agent_version.clone())
 }

@@ -33,9 +33,12 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
 
 fn ended(ctx: &Context<'_>, seen: Option<&ObservedPod>, end: ConfirmedEnd) -> Plan {
     let row = ctx.row;
-    let end = match end {
-        ConfirmedEnd::Succeeded => return succeeded(row),
-        ConfirmedEnd::Ended(end) => end,
+    // A version that may not resume the checkpoints has done no task, and its crashes are not the agent's.
+    let end = match (refusal(row), end) {
+        (Some(refusal), ConfirmedEnd::Succeeded) => refusal.with_exit_code(Some(0)),
+        (Some(refusal), ConfirmedEnd::Ended(end)) => refusal.with_exit_code(end.exit_code),
+        (None, ConfirmedEnd::Succeeded) => return succeeded(row),
+        (None, ConfirmedEnd::Ended(end)) => end,
     };
     if row.cancel.is_some() {
         return cancelled(row, &format!("and its worker has ended: {}: {}", end.cause, end.message));
@@ -96,17 +99,23 @@ fn with_holds(ctx: &Context<'_>, seen: &ObservedPod, plan: Plan) -> Plan {
 
 /// Why the operator stops the worker of a run that goes on later. A cancel ends the run instead.
 fn reason_to_stop(row: &RunRecord, seen: &ObservedPod) -> Option<End> {
-    let identity = row.attempt.identity.as_ref().filter(|it| it.verdict == Verdict::Refused);
     let neutral = |cause, message: &str| Some(End::new(cause, Class::Neutral, message));
-    if row.suspend.is_some() {
+    // What was refused is known of the attempt for good, so it comes before what may be lifted.
+    if let Some(refusal) = refusal(row) {
+        Some(refusal)
+    } else if row.suspend.is_some() {
         neutral(Cause::Suspended, "the run was suspended, and its pod was deleted")
     } else if row.is_limit_reached() {
         neutral(Cause::LimitReached, "a limit of the run was reached, and its pod was deleted")
-    } else if let Some(identity) = identity {
-        neutral(Cause::VersionIncompatible, &identity.remark)
     } else if avoided_nodes::pending_until(&seen.pod).is_some_and(|until| until <= row.now) {
         neutral(Cause::NoOtherNode, avoided_nodes::NO_OTHER_NODE)
     } else {
         None
     }
+}
+
+/// The end of an attempt whose version was refused, however its worker has ended.
+fn refusal(row: &RunRecord) -> Option<End> {
+    let identity = row.attempt.identity.as_ref().filter(|it| it.verdict == Verdict::Refused)?;
+    Some(End::new(Cause::VersionIncompatible, Class::Neutral, &identity.remark))
 }

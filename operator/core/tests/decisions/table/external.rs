@@ -195,6 +195,32 @@ fn recoveries() -> Vec<Case> {
             expect_effect("create triage-4, pinned"),
         ),
         case(
+            "a version that was refused has written nothing, whatever ended its worker",
+            {
+                let given = reserved().image(&crate::fixtures::image_by_digest('b')).external();
+                let stored = run().document();
+                let refused = crashed(3, Cause::OOMKilled).exit_code(137).ago(1_000);
+                let accepted = crashed(2, Cause::ExitedWithError).exit_code(1).ago(2_000);
+                given
+                    .template_stored(&stored)
+                    .crashes(2, 2)
+                    .after(refused.attached(1_100).used_template("sha256:other", 'b').refused())
+                    .after(accepted.attached(2_100).used_template(&stored.hash(), 'a'))
+            },
+            expect_effect("create triage-4, pinned"),
+        ),
+        case(
+            "two refusals hold the run, whatever ended the workers",
+            {
+                let refused = |number| {
+                    let it = crashed(number, Cause::OOMKilled).exit_code(137).ago(1_000).attached(1_100);
+                    it.used_template("sha256:other", 'b').refused()
+                };
+                reserved().crashes(2, 2).after(refused(3)).after(refused(2))
+            },
+            held(Reason::VersionBlocked).message_contains("the version was refused 2 times in a row"),
+        ),
+        case(
             "or the run is held, if the policy says so",
             {
                 let given =
@@ -355,6 +381,28 @@ fn other_stops() -> Vec<Case> {
         case(
             "and ends with its pod",
             with(pod(3).terminated(143).deleted(20)).refused_version(),
+            expect_end(3, Cause::VersionIncompatible, Class::Neutral),
+        ),
+        case(
+            "also if it crashes before its pod is deleted",
+            with(pod(3).terminated(1)).refused_version(),
+            expect_end(3, Cause::VersionIncompatible, Class::Neutral).message_contains("the versions differ"),
+        ),
+        case(
+            "a refused version has not done the task",
+            with(pod(3).terminated(0)).refused_version(),
+            expect_end(3, Cause::VersionIncompatible, Class::Neutral),
+        ),
+        case(
+            "the refusal stays known if the run is suspended meanwhile",
+            with(pod(3).terminated(143).deleted(20)).refused_version().suspended().suspend(5, None),
+            expect_end(3, Cause::VersionIncompatible, Class::Neutral),
+        ),
+        case(
+            "and if the run has reached a limit",
+            with(pod(3).terminated(143).deleted(20))
+                .refused_version()
+                .spec(json!({ "limits": { "activeSeconds": 10 } })),
             expect_end(3, Cause::VersionIncompatible, Class::Neutral),
         ),
         case(
