@@ -7,7 +7,7 @@ use dalsegno_model::{AttemptState, Class, NextStep, RunRecord, Verdict};
 use super::finish::{cancelled, succeeded};
 use super::plan::{Context, Plan, RECHECK_INTERVAL};
 use super::start;
-use super::supervise::supervise_pod;
+use super::supervise::{supervise_pod, unrecorded_identity};
 use crate::avoided_nodes;
 use crate::decision::Effect;
 use crate::end::End;
@@ -22,6 +22,10 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     let has_started = seen.is_some_and(|it| pod::worker_has_started(&it.pod));
     if has_started && row.attempt.state == AttemptState::Created {
         return Plan::act(Effect::RecordStarted { run: row.id, attempt: row.attempt.number });
+    }
+    // A worker may have ended before anybody looked, and it may have written checkpoints.
+    if let Some(identity) = seen.and_then(|it| unrecorded_identity(ctx, it)).filter(|_| has_started) {
+        return Plan::act(Effect::RecordIdentity { run: row.id, attempt: row.attempt.number, identity });
     }
     match (external::confirmed_end(row, seen, observed.node), seen) {
         (Some(end), seen) => ended(ctx, seen, end),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, Cause, Reason, Summary};
-use dalsegno_model::{AttemptState, Class, Deadline, NextStep, RunRecord};
+use dalsegno_model::{AttemptState, Class, Deadline, Identity, NextStep, RunRecord};
 use jiff::SignedDuration;
 
 use super::finish::cancelled;
@@ -93,9 +93,7 @@ pub(super) fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         let node = node.to_owned();
         return Plan::act(Effect::RecordScheduled { run: row.id, attempt: attempt.number, node });
     }
-    if let Some(digest) = pod::digest(&seen.pod).filter(|_| attempt.identity.is_none())
-        && let Some(identity) = ctx.check_image(seen, digest)
-    {
+    if let Some(identity) = unrecorded_identity(ctx, seen) {
         return Plan::act(Effect::RecordIdentity { run: row.id, attempt: attempt.number, identity });
     }
     let stage = RunStage::of_starting_pod(seen);
@@ -124,6 +122,12 @@ pub(super) fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         }
         _ => plan,
     }
+}
+
+/// The identity of the pod's image, if it is known now and not recorded yet.
+pub(super) fn unrecorded_identity(ctx: &Context<'_>, seen: &ObservedPod) -> Option<Identity> {
+    let digest = pod::digest(&seen.pod).filter(|_| ctx.row.attempt.identity.is_none())?;
+    ctx.check_image(seen, digest)
 }
 
 /// Remaining time until the steps of a start are written to the status, if the status shows this attempt already and

@@ -43,6 +43,13 @@ fn with(fixture: crate::fixtures::PodFixture) -> Given {
     run().attached(3).pod(fixture).external()
 }
 
+/// As [`with`], and the version of the image is not recorded yet.
+fn unidentified(fixture: crate::fixtures::PodFixture) -> Given {
+    let mut given = with(fixture);
+    given.row.attempt.identity = None;
+    given
+}
+
 fn running() -> Expect {
     expect_status(Summary::Running, Reason::UnderControl)
         .condition(WorkerReady, "True", Reason::Started)
@@ -76,6 +83,22 @@ fn starts() -> Vec<Case> {
             "a worker that has ended before anybody looked has started nevertheless",
             run().created(3).image_is('a').pod(pod(3).terminated(1)).external(),
             expect_effect("record start of attempt 3"),
+        ),
+        case(
+            "and its version is checked before its end is judged",
+            unidentified(pod(3).terminated(1).kubelet_shows('a')),
+            expect_effect(format!("record identity {}: Accepted", digest('a'))),
+        ),
+        case(
+            "an exit with 0 of another version is not taken for success",
+            unidentified(pod(3).terminated(0).kubelet_shows('b'))
+                .after(crashed(2, Cause::ExitedWithError).attached(1_100).used_template("sha256:old", 'a')),
+            expect_effect(format!("record identity {}: Refused", digest('b'))),
+        ),
+        case(
+            "an image whose digest nobody knows is not waited for",
+            unidentified(pod(3).terminated(0)),
+            succeeded(3),
         ),
         case("a worker that has started runs", working(), running()),
         case(
