@@ -46,9 +46,14 @@ pub(crate) fn confirmed_end(
             false => ConfirmedEnd::Ended(forgive_lost_node(end, pod::finished_at(&seen.pod), node)),
         });
     }
-    // The scheduler assigns no node to a pod that is being deleted, so this one never runs.
+    has_ended(seen).then(|| ConfirmedEnd::Ended(disruption(seen).unwrap_or_else(vanished)))
+}
+
+/// Whether the worker of this pod has ended, or never runs.
+pub(crate) fn has_ended(seen: &ObservedPod) -> bool {
+    // The scheduler assigns no node to a pod that is being deleted, so such a pod never runs.
     let never_runs = seen.pod.metadata.deletion_timestamp.is_some() && pod::node(&seen.pod).is_none();
-    (seen.gone || never_runs).then(|| ConfirmedEnd::Ended(disruption(seen).unwrap_or_else(vanished)))
+    seen.gone || never_runs || pod::worker_has_ended(&seen.pod)
 }
 
 /// Whether nobody confirms the end of the attempt, and a person should know.

@@ -28,15 +28,36 @@ pub(crate) fn deletions(run: &AgentRun, row: &RunRecord, observed: &Observed, ke
     running.into_iter().chain(ended.into_iter().skip(keep)).map(delete).collect()
 }
 
-/// Returns the effects that remove the finalizer of each pod whose end is recorded.
+/// Returns the effects that remove the finalizer of each pod that nobody waits for.
 pub(crate) fn releases(run: &AgentRun, row: &RunRecord, observed: &Observed) -> Vec<Effect> {
-    let is_recorded = |it: &&ObservedPod| {
-        !is_current(row, it) || row.finish.is_some() || row.attempt.state == AttemptState::Ended
-    };
     let held = observed.own_pods(run).filter(|it| !it.gone && external::has_finalizer(it));
     let release =
         |it: &ObservedPod| Effect::ReleasePod { name: it.name().to_owned(), uid: it.uid().to_owned() };
-    held.filter(is_recorded).map(release).collect()
+    held.filter(|it| is_over(row, it)).map(release).collect()
+}
+
+/// A pod of a run whose agent keeps its own checkpoints, beside the current attempt's, whose worker may still run. Such a
+/// pod belongs to no attempt: the API server created it after the operator had given up waiting for the answer.
+pub(crate) fn stray<'a>(
+    run: &'a AgentRun,
+    row: &RunRecord,
+    observed: &'a Observed,
+) -> Option<&'a ObservedPod> {
+    let is_stray = |it: &&ObservedPod| !is_current(row, it) && !is_over(row, it);
+    observed.own_pods(run).find(is_stray).filter(|_| row.is_external)
+}
+
+/// Whether nobody waits for the end of this pod: its end is recorded, or it is no attempt's and its worker has ended, or the
+/// run has ended.
+fn is_over(row: &RunRecord, seen: &ObservedPod) -> bool {
+    if row.finish.is_some() {
+        return true;
+    }
+    if is_current(row, seen) {
+        return row.attempt.state == AttemptState::Ended;
+    }
+    let is_recorded = |it: &Attempt| it.pod_uid.as_deref() == Some(seen.uid());
+    external::has_ended(seen) || row.past.iter().any(is_recorded)
 }
 
 /// Whether this is the current attempt's pod, and its worker may still run or its end is not recorded yet; or the pod of

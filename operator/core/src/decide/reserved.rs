@@ -2,13 +2,14 @@
 
 use dalsegno_crds::{Cause, Reason, names};
 use dalsegno_model::{Class, NextStep, PodRecord, RunRecord};
+use jiff::Timestamp;
 
 use super::finish::{cancelled, failed};
 use super::fork;
 use super::plan::{Context, Plan, RECHECK_INTERVAL, missing_agent};
 use crate::decision::Effect;
 use crate::end::End;
-use crate::external;
+use crate::external::{self, Silence};
 use crate::head_check::{self, HeadCheck};
 use crate::late_node_loss;
 use crate::observed::{NameHolder, ObservedPod};
@@ -22,10 +23,13 @@ use crate::version::{self, Choice, ChosenTemplate};
 use crate::worker;
 
 pub(super) fn plan(ctx: &Context<'_>) -> Plan {
-    let Context { run, observed, row, settings, .. } = *ctx;
+    let Context { run, observed, row, settings, now } = *ctx;
     // An existing pod of this attempt is recorded first, even if it has ended. The next decision judges it.
     if let Some(seen) = observed.own_pods(run).find(|it| orphaned_pods::is_current(row, it)) {
         return Plan::act(record_pod(ctx, seen));
+    }
+    if let Some(stray) = orphaned_pods::stray(run, row, observed) {
+        return wait_for(stray, row, now);
     }
     if row.cancel.is_some() {
         return cancelled(row, "before it had a worker");
@@ -86,6 +90,19 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         HeadCheck::Unverified => Plan::act(Effect::VerifyHead(Box::new(row.clone()))),
         HeadCheck::Hold(hold) => Plan::hold(hold),
         HeadCheck::RewindTo(rewind) => Plan::act(Effect::Rewind(row.id, rewind)),
+    }
+}
+
+/// Waits for the end of a pod that belongs to no attempt. Two workers of this run must never run at once. The pod is
+/// deleted with the other orphaned pods.
+fn wait_for(stray: &ObservedPod, row: &RunRecord, now: Timestamp) -> Plan {
+    let message = format!("the pod {} must end first: it belongs to no attempt of the run", stray.name());
+    let reason = if row.cancel.is_some() { Reason::Cancelling } else { Reason::Starting };
+    let plan = Plan::wait(RunStage::Starting(reason, message));
+    match external::silence(stray, None, now) {
+        Silence::Long(hold) => Plan::hold(hold).requeue_after(RECHECK_INTERVAL),
+        Silence::Short(left) => plan.requeue_when_left(left),
+        Silence::None => plan.requeue_after(RECHECK_INTERVAL),
     }
 }
 

@@ -24,6 +24,11 @@ fn silence_ends_nothing_and_a_person_is_told() {
 }
 
 #[test]
+fn a_second_worker_never_starts_beside_a_pod_that_belongs_to_no_attempt() {
+    check_all(strays());
+}
+
+#[test]
 fn a_person_stops_an_external_worker_by_its_pod_and_the_attempt_ends_after_it() {
     check_all([suspends(), cancels(), other_stops()].into_iter().flatten().collect());
 }
@@ -253,6 +258,57 @@ fn recoveries() -> Vec<Case> {
             },
             held(Reason::VersionBlocked)
                 .message_contains(format!("attempt 3 had agent version {}", digest('a'))),
+        ),
+    ]
+}
+
+/// The pod `triage-3` belongs to no attempt: it was created after the operator had given up waiting, and attempt 3 ended
+/// without it.
+fn strays() -> Vec<Case> {
+    let reserved = |fixture| run().reserved(4).after(disrupted(3, Cause::Evicted)).pod(fixture).external();
+    let waiting = || {
+        expect_status(Summary::Pending, Reason::Disrupted)
+            .message_contains("the pod triage-3 must end first: it belongs to no attempt of the run")
+    };
+    vec![
+        case(
+            "no pod starts while another one runs, which is deleted",
+            reserved(pod(3)),
+            waiting().deletes_pod("triage-3"),
+        ),
+        case(
+            "nor while it takes its time to end; it keeps its finalizer",
+            reserved(pod(3).deleted(20)),
+            waiting().requeue_after(70),
+        ),
+        case(
+            "a person is told of one that does not end",
+            reserved(pod(3).deleted(300)),
+            held(Reason::EndNotConfirmed).message_contains("the pod triage-3 should have ended by"),
+        ),
+        case(
+            "a cancel waits for it too",
+            reserved(pod(3)).cancelled().cancel(5, None),
+            expect_status(Summary::Pending, Reason::Cancelling).deletes_pod("triage-3"),
+        ),
+        case(
+            "once it has ended, the next pod is created",
+            reserved(pod(3).terminated(143).deleted(20)),
+            expect_effect("create triage-4"),
+        ),
+        case(
+            "beside a worker that runs it is deleted, and let go once it has ended",
+            run().attached(4).after(disrupted(3, Cause::Evicted)).pod(pod(3)).pod(pod(4)).external(),
+            running().deletes_pod("triage-3"),
+        ),
+        case(
+            "a pod whose end is recorded is not waited for",
+            {
+                let mut ended = disrupted(3, Cause::PodVanished);
+                ended.0.pod_uid = Some("pod-3".to_owned());
+                run().reserved(4).after(ended).pod(pod(3).deleted(20)).external()
+            },
+            expect_effect("create triage-4"),
         ),
     ]
 }
