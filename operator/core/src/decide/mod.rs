@@ -196,7 +196,9 @@ fn continue_run(ctx: &Context<'_>) -> Plan {
     if let Some(to) = reset_generation(run).filter(|to| *to > row.observed_reset_generation) {
         return Plan::act(Effect::ResetBudget { run: row.id, observed: row.observed_reset_generation, to });
     }
-    if row.deadlines != settings.deadlines && has_agent {
+    // A definition that was created again with another checkpointing does not change how this run is supervised.
+    let is_as_begun = observed.agent().is_some_and(|agent| agent.is_external() == row.is_external);
+    if row.deadlines != settings.deadlines && is_as_begun {
         return Plan::act(Effect::SetDeadlines(row.id, settings.deadlines));
     }
     if row.limits != settings.limits && has_agent {

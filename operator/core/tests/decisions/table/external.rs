@@ -549,6 +549,28 @@ fn refusals() -> Vec<Case> {
             held(Reason::NotSupported).message_contains("the run began with checkpointing: External"),
         ),
         case(
+            "and such a definition does not switch off the deadlines of a worker that attached",
+            {
+                let given = run().attached(3).head(7).heartbeat(16).pod(pod(3));
+                let deadlines = given.row.deadlines;
+                let mut given = given.external();
+                (given.row.is_external, given.row.deadlines) = (false, deadlines);
+                given
+            },
+            expect_end(3, Cause::Silent, Class::Crash),
+        ),
+        case(
+            "nor does it set deadlines for a worker that does not attach",
+            {
+                let given = working();
+                let deadlines = given.row.deadlines;
+                let mut given = given.image(crate::fixtures::IMAGE_BY_TAG).with_row_settings();
+                given.row.deadlines = deadlines;
+                given
+            },
+            held(Reason::NotSupported).condition(WorkerReady, "True", Reason::Started),
+        ),
+        case(
             "a rewind is refused by its own condition",
             {
                 let mut given = working().spec(json!({ "rewind": { "generation": 1, "toTurn": 3 } }));
