@@ -168,7 +168,7 @@ fn create_run(run: &AgentRun, observed: &Observed) -> Plan {
     if observed.agent().is_none() && !is_cancelled(run) {
         return Plan::hold(missing_agent(run, observed)).requeue_after(RECHECK_INTERVAL);
     }
-    if let Some(hold) = unsupported(run, observed, None) {
+    if let Some(hold) = unsupported(run, observed, None).filter(|_| !is_cancelled(run)) {
         return Plan::hold(hold).requeue_after(RECHECK_INTERVAL);
     }
     let settings = Settings::of(run, &observed.agent);

@@ -510,6 +510,14 @@ fn refusals() -> Vec<Case> {
                 .condition(WorkerReady, "False", Reason::NoWorker),
         ),
         case(
+            "but not if it is cancelled: then it can end",
+            run()
+                .external()
+                .not_in_store()
+                .spec(json!({ "resumeFrom": { "runName": "other" }, "operatingMode": "Cancelled" })),
+            expect_effect("create run, resetGeneration 0, a fork, external, prior runs: Hold"),
+        ),
+        case(
             "a limit of what the worker does not report",
             supported(json!({ "limits": { "tokens": 5 } })),
             held(Reason::NotSupported).message_contains("spec.limits.tokens"),
