@@ -594,7 +594,7 @@ initContainers:
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  # patch: the CA of the gateway, in an annotation.
+  # patch: the CA of the gateway, in an annotation; the finalizer of a pod whose agent keeps its own checkpoints.
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]

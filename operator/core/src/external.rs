@@ -10,7 +10,7 @@
 //! Who writes the status: the kubelet; or the API server's pod garbage collector, once the Node is deleted or has the taint
 //! `node.kubernetes.io/out-of-service`.
 
-use dalsegno_crds::{AgentRun, Reason, names, unsupported_fields};
+use dalsegno_crds::{AgentRun, Reason, unsupported_fields};
 use dalsegno_model::RunRecord;
 use jiff::{SignedDuration, Timestamp};
 
@@ -106,9 +106,4 @@ pub(crate) fn unsupported(run: &AgentRun, observed: &Observed, row: Option<&RunR
     let fields = if is_external { unsupported_fields(&run.spec, defaults) } else { Vec::new() };
     let message = format!("checkpointing: External does not support {}", fields.join(", "));
     (!fields.is_empty()).then(|| Hold::new(Reason::NotSupported, message))
-}
-
-/// Whether the agent of this pod keeps its own checkpoints, and the end of the pod is not recorded yet.
-pub fn has_finalizer(seen: &ObservedPod) -> bool {
-    pod::has_finalizer(&seen.pod, names::POD_FINALIZER)
 }

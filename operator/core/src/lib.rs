@@ -82,7 +82,6 @@ pub use cli_location::CliLocation;
 pub use deadlines::is_silent;
 pub use decide::decide;
 pub use decision::{Announcement, Decision, Effect, EventLevel, EventSpec};
-pub use external::has_finalizer;
 pub use observed::{
     CaBundle, EffectResult, ForkProgress, GatewayAddress, NameHolder, Observed, ObservedAgent, ObservedHead,
     ObservedNode, ObservedPod, ObservedStore, VolumeProblem,

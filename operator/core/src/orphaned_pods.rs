@@ -30,7 +30,7 @@ pub(crate) fn deletions(run: &AgentRun, row: &RunRecord, observed: &Observed, ke
 
 /// Returns the effects that remove the finalizer of each pod that nobody waits for.
 pub(crate) fn releases(run: &AgentRun, row: &RunRecord, observed: &Observed) -> Vec<Effect> {
-    let held = observed.own_pods(run).filter(|it| !it.gone && external::has_finalizer(it));
+    let held = observed.own_pods(run).filter(|it| !it.gone && pod::is_external(&it.pod.metadata));
     let release =
         |it: &ObservedPod| Effect::ReleasePod { name: it.name().to_owned(), uid: it.uid().to_owned() };
     held.filter(|it| is_over(row, it)).map(release).collect()

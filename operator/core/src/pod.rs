@@ -103,9 +103,10 @@ pub fn worker_has_ended(pod: &Pod) -> bool {
     is_in_terminal_phase(pod) || worker_terminated(pod).is_some()
 }
 
-/// Whether the pod has this finalizer.
-pub(crate) fn has_finalizer(pod: &Pod, name: &str) -> bool {
-    pod.metadata.finalizers.iter().flatten().any(|it| it == name)
+/// Whether the agent of this pod keeps its own checkpoints. Such a pod begins with a finalizer, and knows of no gateway. A
+/// person who removes the finalizer confirms the end of the pod: nothing is left to do for it then.
+pub fn is_external(metadata: &ObjectMeta) -> bool {
+    metadata.finalizers.iter().flatten().any(|it| it == names::POD_FINALIZER)
 }
 
 /// Whether the worker's process has run. A container that could not be started has an end, too.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use dalsegno_core::certificates::PodTrust;
-use dalsegno_core::{ObservedPod, has_finalizer, pod};
+use dalsegno_core::{ObservedPod, pod};
 use dalsegno_crds::{AgentRun, names};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -135,7 +135,7 @@ impl PodCache {
     pub fn held_of_all_but(&self, runs: &HashSet<Owner>) -> Vec<ObservedPod> {
         let pods = lock(&self.0);
         let others = pods.runs.iter().filter(|(run, _)| !runs.contains(run)).flat_map(|(_, pods)| pods);
-        others.filter_map(CachedPod::observed).filter(|it| !it.gone && has_finalizer(it)).collect()
+        others.filter_map(CachedPod::observed).filter(|it| !it.gone && pod::is_external(&it.pod.metadata)).collect()
     }
 
     /// Removes the pods of all runs but these.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dalsegno_core::attribution::{self, Request};
 use dalsegno_core::decide::RECHECK_INTERVAL;
 use dalsegno_core::resync::next_look;
-use dalsegno_core::{Effect, has_finalizer};
+use dalsegno_core::{Effect, pod};
 use dalsegno_crds::names;
 use jiff::Timestamp;
 use kube::runtime::controller::Action;
@@ -103,11 +103,11 @@ async fn clean_up(run: &RawRun, ctx: &Context) -> Result<()> {
     let by = attribution::of(run.meta(), Request::Deletion, None);
     ctx.store.mark_deleted(&uid, &by).await.map_err(Error::store("closing the row"))?;
     ctx.failpoint.pass("after", effect);
-    for pod in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {
+    for seen in ctx.pods.of(&Owner::of(run)).into_iter().filter(|it| !it.gone) {
         let namespace = run.namespace().unwrap_or_default();
-        let pod_ref = PodRef { namespace: &namespace, name: pod.name(), uid: pod.uid() };
+        let pod_ref = PodRef { namespace: &namespace, name: seen.name(), uid: seen.uid() };
         ctx.stop_worker(pod_ref).await?;
-        if has_finalizer(&pod) {
+        if pod::is_external(&seen.pod.metadata) {
             ctx.release_pod(pod_ref).await?;
         }
     }

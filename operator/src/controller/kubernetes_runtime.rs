@@ -10,10 +10,11 @@ use dalsegno_gateway::StateReadBudget;
 use dalsegno_model::{Ending, RunRecord, Store};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, Resource as _, ResourceExt};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -55,7 +56,7 @@ impl WorkerRuntime for Context {
 
     async fn create_worker(&self, run: &AgentRun, pod: Value, revision: String) -> Result<EffectResult> {
         // The pod may have been decided on before the CA was known.
-        let needs_ca = pod["metadata"]["finalizers"].is_null();
+        let needs_ca = ObjectMeta::deserialize(&pod["metadata"]).is_ok_and(|it| !pod::is_external(&it));
         if needs_ca
             && self.gateway.has_tls()
             && pod["metadata"]["annotations"][names::ANNOTATION_CA].is_null()

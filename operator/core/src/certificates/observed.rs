@@ -137,7 +137,7 @@ pub struct PodTrust {
 impl PodTrust {
     /// Of a pod whose worker may still run; `None` if it has ended, or if it does not know of the gateway.
     pub fn of(pod: &Pod) -> Option<Self> {
-        if pod::worker_has_ended(pod) || pod::has_finalizer(pod, names::POD_FINALIZER) {
+        if pod::worker_has_ended(pod) || pod::is_external(&pod.metadata) {
             return None;
         }
         Some(Self {

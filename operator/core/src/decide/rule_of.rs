@@ -61,7 +61,8 @@ fn of_effect(effect: &Effect, row: Option<&RunRecord>) -> Rule {
         Effect::Approval(_) => Rule::ApprovalFirst,
         Effect::DeleteRun => Rule::TimeToLiveOver,
         Effect::StopWorker { .. } => Rule::WorkerStopped,
-        // Not effects of a plan: they come beside one, or with the deletion of the AgentRun.
+        // No plan begins with them, so this is never read: a pod is released beside a plan, whose rule counts, also of a run
+        // that goes on; and a row is closed with the deletion of the AgentRun.
         Effect::ReleasePod { .. } | Effect::MarkDeleted => Rule::RunEnded,
     }
 }
