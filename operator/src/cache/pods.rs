@@ -132,10 +132,12 @@ impl PodCache {
     }
 
     /// The pods of all runs but these, with a finalizer that nobody removes any more.
-    pub fn held_of_all_but(&self, runs: &HashSet<Owner>) -> Vec<ObservedPod> {
+    pub fn held_of_all_but(&self, runs: &HashSet<Owner>) -> Vec<(Owner, ObservedPod)> {
         let pods = lock(&self.0);
-        let others = pods.runs.iter().filter(|(run, _)| !runs.contains(run)).flat_map(|(_, pods)| pods);
-        others.filter_map(CachedPod::observed).filter(|it| !it.gone && pod::is_external(&it.pod.metadata)).collect()
+        let others = pods.runs.iter().filter(|(run, _)| !runs.contains(run));
+        let others = others.flat_map(|(run, pods)| pods.iter().map(move |it| (run, it)));
+        let observed = others.filter_map(|(run, it)| Some((run.clone(), it.observed()?)));
+        observed.filter(|(_, it)| !it.gone && pod::is_external(&it.pod.metadata)).collect()
     }
 
     /// Removes the pods of all runs but these.

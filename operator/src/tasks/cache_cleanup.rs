@@ -10,7 +10,6 @@ use tokio::sync::oneshot;
 use crate::cache::pods::Owner;
 use crate::cache::raw_object::RawRun;
 use crate::controller::context::Context;
-use crate::controller::error::Result;
 use crate::controller::worker_runtime::{PodRef, WorkerRuntime as _};
 use crate::log::error_chain;
 
@@ -23,36 +22,75 @@ pub async fn run(ctx: Arc<Context>, runs: reflector::Store<RawRun>, filled: ones
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
-        let runs = runs.state().iter().map(|run| Owner::of(run.as_ref())).collect();
-        if let Err(error) = release_pods(&ctx, &runs).await {
-            tracing::warn!(error = error_chain(&error), "the pods of deleted runs will be released later");
-            continue;
-        }
+        let mut runs: HashSet<_> = runs.state().iter().map(|run| Owner::of(run.as_ref())).collect();
+        let to_try_again = release_pods(&ctx, &runs).await;
+        runs.extend(to_try_again);
         ctx.remove_all_but(&runs);
     }
 }
 
 /// Removes the finalizer of pods whose AgentRun is gone: one that was created just before the deletion of its AgentRun, whose
-/// cleanup did not see it.
-async fn release_pods(ctx: &Context, runs: &HashSet<Owner>) -> Result<()> {
-    for pod in ctx.pods.held_of_all_but(runs) {
-        let namespace = pod.pod.metadata.namespace.as_deref().unwrap_or_default();
-        ctx.release_pod(PodRef { namespace, name: pod.name(), uid: pod.uid() }).await?;
+/// cleanup did not see it. Returns the runs of the pods that could not be released: their cached pods are needed again.
+async fn release_pods(ctx: &Context, runs: &HashSet<Owner>) -> Vec<Owner> {
+    let mut failed = Vec::new();
+    for (run, pod) in ctx.pods.held_of_all_but(runs) {
+        let pod = PodRef { namespace: &run.namespace, name: pod.name(), uid: pod.uid() };
+        if let Err(error) = ctx.release_pod(pod).await {
+            let error = error_chain(&error);
+            tracing::warn!(namespace = pod.namespace, pod = pod.name, error, "a pod will be released later");
+            failed.push(run);
+        }
     }
-    Ok(())
+    failed
 }
 
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
 
+    use axum::http::Method;
+    use dalsegno_crds::names;
     use dalsegno_store::sqlite::Sqlite;
+    use futures::{StreamExt as _, stream};
+    use k8s_openapi::api::core::v1::Pod;
     use kube::runtime::watcher;
     use serde_json::json;
 
     use super::*;
+    use crate::cache::pods;
     use crate::mutex::lock;
-    use crate::test_context::TestContext;
+    use crate::test_context::{Fault, TestContext};
+
+    /// A pod of a run whose AgentRun is gone. It has the finalizer.
+    fn held(name: &str, run: &str) -> Pod {
+        let metadata = json!({
+            "name": name, "namespace": "shop", "uid": format!("{name}-uid"), "finalizers": [names::POD_FINALIZER],
+            "labels": { names::LABEL_RUN: run, names::LABEL_RUN_UID: run, names::LABEL_ATTEMPT: "1" },
+        });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": { "containers": [] } })).expect("a pod")
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_cannot_be_released_is_kept_and_stops_no_other_one() {
+        let fault = Fault::default();
+        *fault.lock().expect("a fault") = Some((Method::PATCH, "/pods/refused", Some(403)));
+        let store = Arc::new(Sqlite::memory().await.expect("a store"));
+        let TestContext { ctx, requests } = TestContext::with_fault(store, vec![], fault);
+        let pods: Vec<Pod> = ["first", "refused", "last"].map(|name| held(name, name)).into();
+        let events = stream::iter(pods).map(|pod| Ok(watcher::Event::Apply(pod)));
+        pods::watch(ctx.pods.clone(), events).collect::<Vec<_>>().await;
+        let (runs, _cache) = reflector::store::<RawRun>();
+        let (notify, filled) = oneshot::channel();
+        let _ = notify.send(());
+        let cleaning = super::run(ctx.clone(), runs, filled);
+        assert!(tokio::time::timeout(Duration::from_millis(200), cleaning).await.is_err());
+        let requests = requests.lock().expect("requests");
+        let mut patched: Vec<_> = requests.iter().map(|(_, path, _)| path.rsplit('/').next()).collect();
+        patched.sort_unstable();
+        assert_eq!(patched, [Some("first"), Some("last"), Some("refused")]);
+        let left = ctx.pods.held_of_all_but(&HashSet::new());
+        assert_eq!(left.iter().map(|(run, _)| run.uid.as_str()).collect::<Vec<_>>(), ["refused"]);
+    }
 
     #[tokio::test]
     async fn data_of_runs_that_are_gone_is_removed_once_the_cache_of_runs_is_filled() {
