@@ -32,7 +32,7 @@ impl End {
     pub fn into_ending(self, attempt: i32) -> Ending {
         let Self { cause, class, exit_code, message } = self;
         let message = text::keep_end(&message, text::END_MESSAGE_BYTES);
-        Ending { attempt, cause, class, exit_code, message }
+        Ending { attempt, cause, class, exit_code, message, ran: None }
     }
 }
 
@@ -45,5 +45,6 @@ pub(crate) fn recorded_end(attempt: &Attempt) -> Ending {
         class: end.map_or(Class::Neutral, |it| it.class),
         exit_code: end.and_then(|it| it.exit_code),
         message: end.map_or_else(String::new, |it| it.message.clone()),
+        ran: None,
     }
 }

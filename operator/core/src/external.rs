@@ -56,6 +56,14 @@ pub(crate) fn has_ended(seen: &ObservedPod) -> bool {
     seen.gone || never_runs || pod::worker_has_ended(&seen.pod)
 }
 
+/// How long the worker ran. The container has both times, by the clock of its node. If it has no end, the worker ran at least
+/// until its node fell silent.
+pub(crate) fn worker_ran(seen: &ObservedPod, node: Option<ObservedNode>) -> Option<SignedDuration> {
+    let silent_since = node.filter(|it| !it.ready).map(|it| it.since);
+    let until = pod::finished_at(&seen.pod).or(silent_since)?;
+    Some(until.duration_since(pod::started_at(&seen.pod)?).max(SignedDuration::ZERO))
+}
+
 /// Whether nobody confirms the end of the attempt, and a person should know.
 pub(crate) enum Silence {
     /// The kubelet reports.

@@ -112,9 +112,7 @@ pub fn is_external(metadata: &ObjectMeta) -> bool {
 /// Whether the worker's process has run. A container that could not be started has an end, too.
 pub(crate) fn worker_has_started(pod: &Pod) -> bool {
     let state = worker_status(pod).and_then(|it| it.state.as_ref());
-    let has_run = |it: &ContainerStateTerminated| {
-        it.started_at.as_ref().is_some_and(|at| at.0 > Timestamp::UNIX_EPOCH) && !could_not_start(it)
-    };
+    let has_run = |it: &ContainerStateTerminated| started_at(pod).is_some() && !could_not_start(it);
     state.is_some_and(|it| it.running.is_some() || it.terminated.as_ref().is_some_and(has_run))
 }
 
@@ -162,6 +160,15 @@ pub(crate) fn failed_init_container(pod: &Pod) -> Option<(&str, &ContainerStateT
         let terminated = it.state.as_ref()?.terminated.as_ref()?;
         (terminated.exit_code != 0).then_some((it.name.as_str(), terminated))
     })
+}
+
+/// When the worker's container started. `None`: it has not, or the kubelet does not know.
+pub(crate) fn started_at(pod: &Pod) -> Option<Timestamp> {
+    let state = worker_status(pod)?.state.as_ref()?;
+    let running = state.running.as_ref().and_then(|it| it.started_at.as_ref());
+    let terminated = state.terminated.as_ref().and_then(|it| it.started_at.as_ref());
+    // The kubelet writes the epoch if it does not know.
+    running.or(terminated).map(|it| it.0).filter(|at| *at > Timestamp::UNIX_EPOCH)
 }
 
 /// When the worker's container ended.

@@ -114,7 +114,7 @@ async fn record_pod(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<Stri
 /// Ends the attempt as lost and reserves the next one.
 async fn end_attempt(store: &dyn Store, run: RunId, attempt: i32) -> Outcome<()> {
     let (cause, message) = (Cause::Deleted, String::new());
-    let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
+    let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message, ran: None };
     store.end_attempt(run, &ending, &NextStep::Reserve).await?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! An attempt: the life of one pod. Its row, its end, and what is recorded about its pod.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::{Cause, NewFinish, millis};
@@ -136,6 +136,9 @@ pub struct Ending {
     pub exit_code: Option<i32>,
     /// A message for people; at most 512 bytes.
     pub message: String,
+    /// How long the worker ran, as its pod says. It counts only if the agent keeps its own checkpoints. `None`: the times
+    /// count at which its start and its end were recorded.
+    pub ran: Option<SignedDuration>,
 }
 
 /// A request to take back the charge of an attempt that has ended.

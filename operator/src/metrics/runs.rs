@@ -217,7 +217,8 @@ mod tests {
         assert_eq!(counts(&metrics), [0, 0, 0], "the first attempt is no recovery");
 
         let (cause, message) = (Cause::Evicted, String::new());
-        let ending = Ending { attempt: 1, cause, class: Class::Disruption, exit_code: None, message };
+        let ending =
+            Ending { attempt: 1, cause, class: Class::Disruption, exit_code: None, message, ran: None };
         store.end_attempt(run, &ending, &NextStep::Reserve).await.unwrap();
         metrics.observe_recovery(&row().await);
         let pod = PodRecord {
@@ -251,7 +252,7 @@ mod tests {
         let by = RequestedBy::default();
         store.suspend(run, &by).await.unwrap();
         let (cause, message) = (Cause::Suspended, String::new());
-        let ending = Ending { attempt: 1, cause, class: Class::Neutral, exit_code: None, message };
+        let ending = Ending { attempt: 1, cause, class: Class::Neutral, exit_code: None, message, ran: None };
         store.end_attempt(run, &ending, &NextStep::Reserve).await.unwrap();
         metrics.observe_recovery(&row().await);
         store.resume(run, &by).await.unwrap();

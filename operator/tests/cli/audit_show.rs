@@ -30,6 +30,7 @@ async fn who_cancelled_and_who_settled_is_shown_with_the_reasons() {
         class: Class::Crash,
         exit_code: Some(1),
         message: "a first line\nand a second".into(),
+        ran: None,
     };
     store.end_attempt(run, &ending, &NextStep::Reserve).await.unwrap();
     let settle =

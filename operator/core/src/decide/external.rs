@@ -28,7 +28,10 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
         return Plan::act(Effect::RecordIdentity { run: row.id, attempt: row.attempt.number, identity });
     }
     match (external::confirmed_end(row, seen, observed.node), seen) {
-        (Some(end), seen) => ended(ctx, seen, end),
+        (Some(end), seen) => {
+            let ran = seen.and_then(|it| external::worker_ran(it, observed.node));
+            ended(ctx, seen, end).with_time_of_worker(ran)
+        }
         (None, Some(seen)) => supervise(ctx, seen),
         // Never reached: an attempt whose pod was not seen has ended.
         (None, None) => Plan::wait(RunStage::Running),

@@ -79,6 +79,16 @@ impl Plan {
         Self::act(Effect::EndAttempt { run: row.id, ending: end.into_ending(row.attempt.number), then })
     }
 
+    /// Adds to the end of an attempt how long its worker ran.
+    pub fn with_time_of_worker(mut self, ran: Option<SignedDuration>) -> Self {
+        for effect in &mut self.effects {
+            if let Effect::EndAttempt { ending, .. } = effect {
+                ending.ran = ran;
+            }
+        }
+        self
+    }
+
     pub fn requeue_after(self, delay: Duration) -> Self {
         Self { requeue: Some(delay), ..self }
     }

@@ -160,7 +160,7 @@ impl TestContext {
 
     pub async fn reserve_next(&self, attempt: i32) {
         let (cause, message) = (Cause::Deleted, "deleted".into());
-        let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message };
+        let ending = Ending { attempt, cause, class: Class::Disruption, exit_code: None, message, ran: None };
         self.store.end_attempt(self.run, &ending, &NextStep::Reserve).await.unwrap();
     }
 

@@ -171,6 +171,7 @@ impl Context {
             class: Class::Neutral,
             exit_code: None,
             message: "the end".into(),
+            ran: None,
         };
         self.outbox.store.end_attempt(run, &ending, &NextStep::Finish(finish)).await.unwrap();
         run

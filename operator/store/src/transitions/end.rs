@@ -17,7 +17,7 @@ use dalsegno_model::{
 
 /// An end that is neither a crash nor a disruption.
 pub(super) fn neutral_ending(attempt: i32, cause: Cause) -> Ending {
-    Ending { attempt, cause, class: Class::Neutral, exit_code: None, message: String::new() }
+    Ending { attempt, cause, class: Class::Neutral, exit_code: None, message: String::new(), ran: None }
 }
 
 /// Ends the current attempt, unless it has ended: counts the end, counts the calls that were started and not
@@ -28,9 +28,10 @@ fn end(change: &mut Change, ending: &Ending, message: &str) -> DbResult<Option<C
     if run.attempt_state.0 == AttemptState::Ended {
         return Ok(None);
     }
-    let progress = has_progress(run, change.now());
+    let ran = ran_ms(run, ending);
+    let progress = has_progress(run, ran, change.now());
     let class = resolve(ending.class, progress);
-    let active = run.active_ms_at(change.now());
+    let active = ran.map_or_else(|| run.active_ms_at(change.now()), |ms| run.active_ms.saturating_add(ms));
     let (now, turn, lease) = (change.now(), run.head_turn.unwrap_or_default(), run.lease_renewed_at);
 
     let attempt = change.attempt()?;
@@ -204,10 +205,18 @@ pub(crate) fn finish_detail(run: &RunRow, finish: &NewFinish) -> Json {
 /// of a container that has run for 10 minutes.
 const PROGRESS_BY_TIME_MS: i64 = 600_000;
 
+/// How long the worker of the current attempt ran, as its pod says, if the agent keeps its own checkpoints. Nobody may have
+/// looked when it started or ended, so the times of the store say less.
+fn ran_ms(run: &RunRow, ending: &Ending) -> Option<i64> {
+    let is_told = run.external && run.attempt_state.0 == AttemptState::Attached;
+    i64::try_from(ending.ran.filter(|_| is_told)?.as_millis()).ok()
+}
+
 /// Whether the current attempt made progress: it reached a new highest turn, or completed a call. An agent with
 /// checkpoints of its own shows neither, so the time that its worker ran counts.
-fn has_progress(run: &RunRow, now: i64) -> bool {
-    let ran_long = || run.attached_at.is_some_and(|at| now - at >= PROGRESS_BY_TIME_MS);
+fn has_progress(run: &RunRow, ran: Option<i64>, now: i64) -> bool {
+    let recorded = || run.attached_at.map(|at| now - at);
+    let ran_long = || ran.or_else(recorded).is_some_and(|ms| ms >= PROGRESS_BY_TIME_MS);
     run.highest_turn > run.attempt_turn
         || run.completed_calls > run.attempt_completed
         || (run.external && ran_long())

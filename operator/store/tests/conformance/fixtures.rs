@@ -84,7 +84,14 @@ pub fn identity(verdict: Verdict) -> Identity {
 }
 
 pub fn ending(attempt: i32, class: Class) -> Ending {
-    Ending { attempt, cause: Cause::Evicted, class, exit_code: Some(137), message: "the last words".into() }
+    Ending {
+        attempt,
+        cause: Cause::Evicted,
+        class,
+        exit_code: Some(137),
+        message: "the last words".into(),
+        ran: None,
+    }
 }
 
 pub fn succeeded() -> NewFinish {

@@ -1,6 +1,6 @@
 //! Agents that keep their own checkpoints: an attempt ends only with its pod.
 
-use dalsegno_core::Rule;
+use dalsegno_core::{Effect, Rule};
 use dalsegno_crds::ConditionType::{
     CheckpointAvailable, Finished, Held, Ready, Rewound, Stalled, Suspended, WorkerReady,
 };
@@ -21,6 +21,27 @@ fn a_worker_of_an_external_agent_starts_and_ends_with_its_pod() {
 #[test]
 fn silence_ends_nothing_and_a_person_is_told() {
     check_all(silences());
+}
+
+#[test]
+fn an_end_says_how_long_the_worker_ran_by_the_clock_of_its_node() {
+    let told = |given: Given| {
+        let effects = given.decide().effects;
+        let Some(Effect::EndAttempt { ending, .. }) = effects.first() else { panic!("{effects:?}") };
+        ending.ran.map(|it| it.as_secs())
+    };
+    let by_gc = || pod(3).disrupted("DeletionByPodGC", 5).phase("Failed");
+    for (name, given, expected) in [
+        ("a crash", with(pod(3).terminated(1)), Some(45)),
+        ("success", with(pod(3).terminated(0)), Some(45)),
+        ("a start that was recorded late", with(pod(3).terminated(1)).attached_ago(1), Some(45)),
+        ("an end that was seen late", with(pod(3).terminated(1).finished(40)), Some(10)),
+        ("a node that was lost, until it fell silent", with(by_gc()).node_not_ready(30), Some(20)),
+        ("a pod that is gone", with(pod(3).gone()), None),
+        ("a worker that attached", run().attached(3).pod(pod(3).terminated(1)), None),
+    ] {
+        assert_eq!(told(given), expected, "{name}");
+    }
 }
 
 #[test]

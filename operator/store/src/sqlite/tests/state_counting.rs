@@ -149,6 +149,7 @@ async fn a_boundary_that_is_undone_while_it_is_read_is_no_corruption_but_one_who
         class: Class::Neutral,
         exit_code: None,
         message: String::new(),
+        ran: None,
     };
     let epoch = store.end_attempt(run, &ending, &NextStep::Reserve).await.unwrap().epoch;
     let id = |turn| BoundaryId { turn, boundary: Boundary::Result, epoch: record.epoch };

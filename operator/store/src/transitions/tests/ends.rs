@@ -1,6 +1,7 @@
 //! How the end of an attempt is counted, and what follows it.
 
 use dalsegno_protocol::Policy;
+use jiff::SignedDuration;
 
 use super::*;
 use dalsegno_format::seal::PayloadCipher;
@@ -8,8 +9,14 @@ use dalsegno_model::audit::kind;
 use dalsegno_model::{BudgetReset, Cause, Class, Counters, Ending, NextStep};
 
 fn end(class: Class, then: NextStep) -> EndAttempt {
-    let ending =
-        Ending { attempt: 1, cause: Cause::Evicted, class, exit_code: Some(137), message: "gone".into() };
+    let ending = Ending {
+        attempt: 1,
+        cause: Cause::Evicted,
+        class,
+        exit_code: Some(137),
+        message: "gone".into(),
+        ran: None,
+    };
     EndAttempt::of(&ending, &then, Some(&PayloadCipher::default()))
 }
 
@@ -77,6 +84,26 @@ fn the_time_that_a_worker_ran_is_progress_if_the_store_has_none_of_its_checkpoin
     let after = ran(true, 600_000);
     assert_eq!((after.attempts_without_progress, after.recovery_attempts), (0, 1));
     assert_eq!(ran(false, 600_000).attempts_without_progress, 6, "other workers must commit");
+}
+
+#[test]
+fn the_time_that_the_pod_says_counts_and_not_when_the_operator_looked() {
+    let ended = |is_external: bool, recorded_ms: i64, ran_ms: Option<i64>| {
+        let rows = changed(with_attempt(AttemptState::Attached), |run| {
+            (run.external, run.attached_at) = (is_external, Some(NOW - recorded_ms));
+            (run.active_ms, run.attempts_without_progress) = (100, 5);
+        });
+        let mut crash = end(Class::Crash, NextStep::Nothing);
+        crash.ending.ran = ran_ms.map(SignedDuration::from_millis);
+        let record = decide(&crash, &rows).answer;
+        (record.counters.attempts_without_progress, record.active_ms)
+    };
+    let unseen_for_long = ended(true, 600_000, Some(1_000));
+    assert_eq!(unseen_for_long, (6, 1_100), "it crashed after a second, and nobody looked for ten minutes");
+    let started_unseen = ended(true, 5, Some(10_800_000));
+    assert_eq!(started_unseen, (0, 10_800_100), "it ran for three hours, and nobody looked");
+    assert_eq!(ended(true, 600_000, None), (0, 600_100), "the pod does not say it");
+    assert_eq!(ended(false, 600_000, Some(1_000)), (6, 600_100), "other workers have attached themselves");
 }
 
 #[test]

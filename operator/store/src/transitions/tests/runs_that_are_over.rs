@@ -19,6 +19,7 @@ fn every_rule(rows: &Rows) -> Vec<(&'static str, WriteSet)> {
             class: Class::Crash,
             exit_code: None,
             message: String::new(),
+            ran: None,
         };
         EndAttempt::of(&ending, &then, None)
     };

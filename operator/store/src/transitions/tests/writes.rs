@@ -119,6 +119,7 @@ fn audit_rows_are_linked() {
         class: Class::Disruption,
         exit_code: None,
         message: "a\0b".into(),
+        ran: None,
     };
     let rule = EndAttempt::of(&ending, &NextStep::Reserve, Some(&PayloadCipher::default()));
     let rows = attached();
