@@ -101,12 +101,14 @@ reasons! {
     }
     StoreChanged {
         "The operator is connected to a different store than the one that holds the run.",
-        "Connect the operator to the store named in status.storeID, or delete the AgentRun and create it again."
+        "Connect the operator to the store named in status.storeID, or delete the AgentRun and create it again. A pod of an agent \
+         with checkpointing: External stays until then, and a drain of its node waits."
     }
     StoreBehind {
         "The store does not hold the run, or holds fewer turns than this status or a pod shows. It was restored from an \
          older copy, or it lost data.",
-        "Restore the newest copy of the store. To start at turn 1, delete the AgentRun and create it again."
+        "Restore the newest copy of the store. To start at turn 1, delete the AgentRun and create it again. A pod of an agent \
+         with checkpointing: External stays until then, and a drain of its node waits."
     }
     WorkerFatal {
         "The worker's termination message says that a further attempt will not help.",

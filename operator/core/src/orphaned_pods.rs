@@ -30,10 +30,22 @@ pub(crate) fn deletions(run: &AgentRun, row: &RunRecord, observed: &Observed, ke
 
 /// Returns the effects that remove the finalizer of each pod that nobody waits for.
 pub(crate) fn releases(run: &AgentRun, row: &RunRecord, observed: &Observed) -> Vec<Effect> {
-    let held = observed.own_pods(run).filter(|it| !it.gone && pod::is_external(&it.pod.metadata));
-    let release =
-        |it: &ObservedPod| Effect::ReleasePod { name: it.name().to_owned(), uid: it.uid().to_owned() };
-    held.filter(|it| is_over(row, it)).map(release).collect()
+    held(run, observed).filter(|it| is_over(row, it)).map(release).collect()
+}
+
+/// As [`releases`], of a run that has ended, as its status says, and that has no row. Only a pod whose worker has ended is let
+/// go.
+pub(crate) fn releases_of_ended(run: &AgentRun, observed: &Observed) -> Vec<Effect> {
+    held(run, observed).filter(|it| external::has_ended(it)).map(release).collect()
+}
+
+/// The pods that a finalizer keeps.
+fn held<'a>(run: &'a AgentRun, observed: &'a Observed) -> impl Iterator<Item = &'a ObservedPod> {
+    observed.own_pods(run).filter(|it| !it.gone && pod::is_external(&it.pod.metadata))
+}
+
+fn release(seen: &ObservedPod) -> Effect {
+    Effect::ReleasePod { name: seen.name().to_owned(), uid: seen.uid().to_owned() }
 }
 
 /// A pod of a run whose agent keeps its own checkpoints, beside the current attempt's, whose worker may still run. Such a

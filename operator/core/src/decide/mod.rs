@@ -55,6 +55,9 @@ pub fn decide(run: &AgentRun, observed: &Observed, now: Timestamp) -> Decision {
         effects.extend(orphaned_pods::deletions(run, row, observed, keep));
         effects.extend(orphaned_pods::releases(run, row, observed));
     }
+    if matches!(consistency, StoreConsistency::OrphanedTerminal) {
+        effects.extend(orphaned_pods::releases_of_ended(run, observed));
+    }
     let pod = row.and_then(|row| observed.pod(row.attempt.pod_uid.as_deref()?));
     let status = status::of(&StatusInput { run, row, observed, pod, stage: &stage, now });
     let mut events = events::of(run, &status);

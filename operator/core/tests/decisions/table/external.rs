@@ -7,6 +7,7 @@ use dalsegno_crds::ConditionType::{
 use dalsegno_crds::{Cause, Reason, Summary};
 use dalsegno_model::{AvailableTurns, Class, RewindRefusal, RewindResult, RunOutcome};
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::fixtures::{
     Case, Expect, Given, case, check_all, crashed, digest, disrupted, expect_effect, expect_end,
@@ -229,6 +230,23 @@ fn recoveries() -> Vec<Case> {
             expect_status(Summary::Succeeded, Reason::Completed)
                 .condition(Finished, "True", Reason::Completed)
                 .releases_pod("triage-3"),
+        ),
+        case(
+            "also if the store has lost the run: nobody waits for the end of a run that has ended",
+            with(pod(3).terminated(0)).status_knows(3, 0, 0).status_succeeded().not_in_store(),
+            expect_status(Summary::Succeeded, Reason::Completed)
+                .follows(Rule::EndedElsewhere)
+                .releases_pod("triage-3"),
+        ),
+        case(
+            "but not while its worker may run",
+            with(pod(3)).status_knows(3, 0, 0).status_succeeded().not_in_store(),
+            expect_status(Summary::Succeeded, Reason::Completed).follows(Rule::EndedElsewhere),
+        ),
+        case(
+            "nor while the store may have a run that goes on",
+            with(pod(3).terminated(143).deleted(20)).status_knows_store(Uuid::nil()),
+            held(Reason::StoreChanged),
         ),
         case(
             "the version that ran before is pinned, since it wrote the checkpoints",
