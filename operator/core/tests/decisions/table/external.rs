@@ -2,10 +2,10 @@
 
 use dalsegno_core::{Effect, Rule};
 use dalsegno_crds::ConditionType::{
-    CheckpointAvailable, Finished, Held, Ready, Rewound, Stalled, Suspended, WorkerReady,
+    CheckpointAvailable, Finished, Held, Ready, Stalled, Suspended, WorkerReady,
 };
 use dalsegno_crds::{Cause, Reason, Summary};
-use dalsegno_model::{AvailableTurns, Class, RewindRefusal, RewindResult, RunOutcome};
+use dalsegno_model::{Class, RunOutcome};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -17,11 +17,6 @@ use crate::fixtures::{
 #[test]
 fn a_worker_of_an_external_agent_starts_and_ends_with_its_pod() {
     check_all([starts(), ends(), recoveries()].into_iter().flatten().collect());
-}
-
-#[test]
-fn silence_ends_nothing_and_a_person_is_told() {
-    check_all(silences());
 }
 
 #[test]
@@ -46,27 +41,17 @@ fn an_end_says_how_long_the_worker_ran_by_the_clock_of_its_node() {
 }
 
 #[test]
-fn a_second_worker_never_starts_beside_a_pod_that_belongs_to_no_attempt() {
-    check_all(strays());
-}
-
-#[test]
 fn a_person_stops_an_external_worker_by_its_pod_and_the_attempt_ends_after_it() {
     check_all([suspends(), cancels(), other_stops()].into_iter().flatten().collect());
 }
 
-#[test]
-fn what_external_does_not_support_is_refused() {
-    check_all(refusals());
-}
-
 /// The worker of attempt 3 runs.
-fn working() -> Given {
+pub(super) fn working() -> Given {
     run().attached(3).pod(pod(3)).external()
 }
 
 /// The pod of attempt 3 is as given, and the worker has started.
-fn with(fixture: crate::fixtures::PodFixture) -> Given {
+pub(super) fn with(fixture: crate::fixtures::PodFixture) -> Given {
     run().attached(3).pod(fixture).external()
 }
 
@@ -77,7 +62,7 @@ fn unidentified(fixture: crate::fixtures::PodFixture) -> Given {
     given
 }
 
-fn running() -> Expect {
+pub(super) fn running() -> Expect {
     expect_status(Summary::Running, Reason::UnderControl)
         .condition(WorkerReady, "True", Reason::Started)
         .condition(CheckpointAvailable, "Unknown", Reason::KeptByAgent)
@@ -85,7 +70,7 @@ fn running() -> Expect {
         .condition(Held, "False", Reason::NotHeld)
 }
 
-fn held(reason: Reason) -> Expect {
+pub(super) fn held(reason: Reason) -> Expect {
     expect_status(Summary::Held, reason).condition(Stalled, "True", reason)
 }
 
@@ -301,105 +286,6 @@ fn recoveries() -> Vec<Case> {
     ]
 }
 
-/// The pod `triage-3` belongs to no attempt: it was created after the operator had given up waiting, and attempt 3 ended
-/// without it.
-fn strays() -> Vec<Case> {
-    let reserved = |fixture| run().reserved(4).after(disrupted(3, Cause::Evicted)).pod(fixture).external();
-    let waiting = || {
-        expect_status(Summary::Pending, Reason::Disrupted)
-            .message_contains("the pod triage-3 must end first: it belongs to no attempt of the run")
-    };
-    vec![
-        case(
-            "no pod starts while another one runs, which is deleted",
-            reserved(pod(3)),
-            waiting().deletes_pod("triage-3"),
-        ),
-        case(
-            "nor while it takes its time to end; it keeps its finalizer",
-            reserved(pod(3).deleted(20)),
-            waiting().requeue_after(70),
-        ),
-        case(
-            "a person is told of one that does not end",
-            reserved(pod(3).deleted(300)),
-            held(Reason::EndNotConfirmed).message_contains("the pod triage-3 should have ended by"),
-        ),
-        case(
-            "a cancel waits for it too",
-            reserved(pod(3)).cancelled().cancel(5, None),
-            expect_status(Summary::Pending, Reason::Cancelling).deletes_pod("triage-3"),
-        ),
-        case(
-            "once it has ended, the next pod is created",
-            reserved(pod(3).terminated(143).deleted(20)),
-            expect_effect("create triage-4"),
-        ),
-        case(
-            "beside a worker that runs it is deleted, and let go once it has ended",
-            run().attached(4).after(disrupted(3, Cause::Evicted)).pod(pod(3)).pod(pod(4)).external(),
-            running().deletes_pod("triage-3"),
-        ),
-        case(
-            "a pod whose end is recorded is not waited for",
-            {
-                let mut ended = disrupted(3, Cause::PodVanished);
-                ended.0.pod_uid = Some("pod-3".to_owned());
-                run().reserved(4).after(ended).pod(pod(3).deleted(20)).external()
-            },
-            expect_effect("create triage-4"),
-        ),
-    ]
-}
-
-fn silences() -> Vec<Case> {
-    let told = || {
-        held(Reason::EndNotConfirmed)
-            .condition(WorkerReady, "Unknown", Reason::EndNotConfirmed)
-            .message_contains("the node n1 has not been Ready since 2026-11-20T11:50:00Z")
-            .message_contains("delete the Node")
-    };
-    vec![
-        case(
-            "a node that has just fallen silent ends nothing, and is looked at again",
-            working().node_not_ready(20),
-            running().requeue_after(40),
-        ),
-        case(
-            "a node that stays silent ends nothing either: a person is told",
-            working().node_not_ready(600),
-            told(),
-        ),
-        case(
-            "Kubernetes deletes the pods of a silent node, and that confirms nothing",
-            with(pod(3).disrupted("DeletionByTaintManager", 300).deleted(300)).node_not_ready(600),
-            told(),
-        ),
-        case("also if most of the zone is silent", working().node_not_ready(600).zone_lost(), told()),
-        case(
-            "a suspend waits for a silent node too",
-            working().suspended().suspend(300, None).node_not_ready(600),
-            told()
-                .condition(Suspended, "False", Reason::Held)
-                .deletes_pod("triage-3")
-                .follows(Rule::WorkerStopped),
-        ),
-        case(
-            "a pod that does not end, on a Ready node",
-            with(pod(3).deleted(300)),
-            held(Reason::EndNotConfirmed)
-                .message_contains("the pod triage-3 should have ended by 2026-11-20T11:55:30Z"),
-        ),
-        case("a pod that takes its time to end", with(pod(3).deleted(20)), running().requeue_after(70)),
-        case("a node that is Ready again", working().node_ready(5), running()),
-        case(
-            "a pod that waits on a silent node is not replaced",
-            run().created(3).pod(pod(3).waiting("ContainerCreating", "")).external().node_not_ready(600),
-            told(),
-        ),
-    ]
-}
-
 fn suspends() -> Vec<Case> {
     let asked = |given: Given| given.suspended().suspend(5, None);
     vec![
@@ -534,101 +420,6 @@ fn other_stops() -> Vec<Case> {
             "an edited template does not touch a worker that has started",
             working().made_from("sha256:old"),
             running(),
-        ),
-    ]
-}
-
-fn refusals() -> Vec<Case> {
-    let supported = |fields| run().reserved(1).external().spec(fields);
-    vec![
-        case(
-            "a field without an effect holds the run before it is created",
-            run().external().not_in_store().spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 30 } })),
-            held(Reason::NotSupported)
-                .message_contains("spec.liveness (the worker sends no heartbeats")
-                .condition(WorkerReady, "False", Reason::NoWorker),
-        ),
-        case(
-            "but not if it is cancelled: then it can end",
-            run()
-                .external()
-                .not_in_store()
-                .spec(json!({ "resumeFrom": { "runName": "other" }, "operatingMode": "Cancelled" })),
-            expect_effect("create run, resetGeneration 0, a fork, external, prior runs: Hold"),
-        ),
-        case(
-            "a limit of what the worker does not report",
-            supported(json!({ "limits": { "tokens": 5 } })),
-            held(Reason::NotSupported).message_contains("spec.limits.tokens"),
-        ),
-        case(
-            "a field of the definition's defaults",
-            run().reserved(1).external().defaults(json!({ "checkpoints": { "snapshotEvery": 5 } })),
-            held(Reason::NotSupported).message_contains("defaults.checkpoints"),
-        ),
-        case(
-            "a fork",
-            supported(json!({ "resumeFrom": { "runName": "other" } })),
-            held(Reason::NotSupported).message_contains("spec.resumeFrom"),
-        ),
-        case(
-            "an adoption",
-            supported(json!({ "onPriorRun": "Adopt" })),
-            held(Reason::NotSupported).message_contains("spec.onPriorRun: Adopt"),
-        ),
-        case(
-            "a value that is the built-in one is no promise",
-            supported(json!({ "recovery": { "onSameCheckpoint": "Retry", "onCorruptCheckpoint": "Hold" } })),
-            expect_effect("create triage-1"),
-        ),
-        case(
-            "a field that is added later leaves the worker alone",
-            working().spec(json!({ "fourEyes": true })),
-            held(Reason::NotSupported).condition(WorkerReady, "True", Reason::Started),
-        ),
-        case(
-            "a definition that was created again with another checkpointing",
-            {
-                let mut given = run().reserved(2);
-                given.row.is_external = true;
-                given
-            },
-            held(Reason::NotSupported).message_contains("the run began with checkpointing: External"),
-        ),
-        case(
-            "and such a definition does not switch off the deadlines of a worker that attached",
-            {
-                let given = run().attached(3).head(7).heartbeat(16).pod(pod(3));
-                let deadlines = given.row.deadlines;
-                let mut given = given.external();
-                (given.row.is_external, given.row.deadlines) = (false, deadlines);
-                given
-            },
-            expect_end(3, Cause::Silent, Class::Crash),
-        ),
-        case(
-            "nor does it set deadlines for a worker that does not attach",
-            {
-                let given = working();
-                let deadlines = given.row.deadlines;
-                let mut given = given.image(crate::fixtures::IMAGE_BY_TAG).with_row_settings();
-                given.row.deadlines = deadlines;
-                given
-            },
-            held(Reason::NotSupported).condition(WorkerReady, "True", Reason::Started),
-        ),
-        case(
-            "a rewind is refused by its own condition",
-            {
-                let mut given = working().spec(json!({ "rewind": { "generation": 1, "toTurn": 3 } }));
-                given.row.observed_rewind_generation = 1;
-                let refused = Some(RewindRefusal::TurnNotAvailable(AvailableTurns { first: 1, last: 0 }));
-                given.row.rewind = Some(RewindResult { generation: 1, to_turn: 3, refused });
-                given
-            },
-            running()
-                .condition(Rewound, "False", Reason::TurnNotAvailable)
-                .message_contains("the agent has checkpointing: External"),
         ),
     ]
 }

@@ -14,6 +14,8 @@ mod deadlines;
 mod events;
 mod evidence;
 mod external;
+mod external_refusals;
+mod external_silence;
 mod finished;
 mod forks;
 mod holds;
