@@ -5,9 +5,6 @@ ALTER TABLE calls ADD COLUMN tokens_out bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN tool_calls bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN cost_micro_usd bigint NOT NULL DEFAULT 0;
 
--- What was used up to a boundary is the run's sum without what came later.
-CREATE INDEX calls_that_spent ON calls (run, spent_at) WHERE spent_at IS NOT NULL;
-
 -- Adds what a call has used to the run's usage, and looks at the limits as a commit does. The caller holds the lock of
 -- the run's row.
 CREATE FUNCTION ds_add_usage_v1(
