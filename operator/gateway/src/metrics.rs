@@ -311,7 +311,7 @@ fn commit_outcome(committed: &Committed) -> &'static str {
         Committed::Finished => "finished",
         Committed::UnsettledCalls | Committed::OpenCalls => "unsettled-calls",
         Committed::NoSuchWait(_) => "no-such-wait",
-        Committed::TooLarge | Committed::CallsTooLarge => "too-large",
+        Committed::TooLarge | Committed::CallsTooLarge | Committed::TooManyKeys => "too-large",
         Committed::NoSuchMessage { .. } => "invalid",
         Committed::NotFound => "not-found",
     }

@@ -145,6 +145,17 @@ impl ApiProblem {
         )
     }
 
+    pub(crate) fn too_many_keys() -> Self {
+        Self::new(
+            Code::TooLarge,
+            format!(
+                "the operations deletePrefix would empty more than {} keys, so nothing was written: delete the keys \
+                 before, in batches of their own, each with a longer prefix or with an operation delete for each key",
+                Limits::PREFIX_KEYS
+            ),
+        )
+    }
+
     /// A boundary takes a message that it cannot take.
     pub(crate) fn no_such_message(position: i64) -> Self {
         Self::invalid(format!(
@@ -289,6 +300,7 @@ pub(crate) fn commit_response(
         Committed::NoSuchWait(id) => return Err(ApiProblem::no_such_wait(&id)),
         Committed::TooLarge => return Err(ApiProblem::state_too_large()),
         Committed::CallsTooLarge => return Err(ApiProblem::calls_too_large()),
+        Committed::TooManyKeys => return Err(ApiProblem::too_many_keys()),
         Committed::NoSuchMessage { position } => return Err(ApiProblem::no_such_message(position)),
         Committed::NotFound => return Err(ApiProblem::no_such_run()),
     };

@@ -35,6 +35,9 @@ pub enum Written {
     Finished,
     /// Calls of an earlier attempt are unsettled.
     UnsettledCalls,
+    /// Its deletions of prefixes would empty more than [`dalsegno_protocol::Limits::PREFIX_KEYS`] keys. Nothing was
+    /// written.
+    TooManyKeys,
     /// There is no run with this id.
     NotFound,
 }

@@ -106,6 +106,9 @@ pub enum Committed {
     TooLarge,
     /// With the planned calls the open calls would exceed [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
     CallsTooLarge,
+    /// Its deletions of prefixes would empty more than [`dalsegno_protocol::Limits::PREFIX_KEYS`] keys. Nothing was
+    /// committed.
+    TooManyKeys,
     /// The boundary takes a message that does not exist, or that another boundary has taken.
     NoSuchMessage {
         /// The position of the first such message.

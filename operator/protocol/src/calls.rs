@@ -133,9 +133,12 @@ pub struct CompleteRequest {
 }
 
 impl CompleteRequest {
+    /// The version of the contract that has its `usage`.
+    pub const METERED_CONTRACT: i32 = 3;
+
     /// The version of the contract that has all of its fields.
     pub fn contract(&self) -> i32 {
-        if self.usage.is_zero() { FIRST_CONTRACT } else { 3 }
+        if self.usage.is_zero() { FIRST_CONTRACT } else { Self::METERED_CONTRACT }
     }
 }
 

@@ -33,6 +33,9 @@ impl Limits {
     pub const SMALL_RESULT_BYTES: usize = 1 << 10;
     /// Changes of records in one batch or boundary.
     pub const RECORDS: usize = 1_000;
+    /// Keys that the operations `deletePrefix` of one batch or boundary empty. Each takes time under the lock of the run's
+    /// row, and the statement has few seconds.
+    pub const PREFIX_KEYS: i64 = 10_000;
     /// Bytes of a record's space, key or entry id.
     pub const RECORD_NAME_BYTES: usize = 512;
     /// Bytes of a record's value: of the JSON text, or of the base64.

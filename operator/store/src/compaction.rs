@@ -117,6 +117,19 @@ pub(crate) const DROP_REPLACED_RECORDS: &str = "DELETE FROM records \
            AND (new.turn, new.boundary) <= ($2, $3) AND (new.turn, new.boundary) > ($4, $5) \
          LIMIT 20000)";
 
+/// Deletes a `delete` of the run `$1` of which [`DROP_REPLACED_RECORDS`], with the same parameters, has left nothing that
+/// it replaced. A key without rows holds nothing either, and costs no read anything.
+#[cfg(feature = "sqlite")]
+pub(crate) const DROP_EMPTY_DELETES: &str = "DELETE FROM records \
+     WHERE run = $1 AND (space, key, seq) IN ( \
+         SELECT r.space, r.key, r.seq FROM records r \
+         WHERE r.run = $1 AND r.op = 'delete' AND NOT r.undone \
+           AND (r.turn, r.boundary) <= ($2, $3) AND (r.turn, r.boundary) > ($4, $5) \
+           AND NOT EXISTS ( \
+               SELECT 1 FROM records old \
+               WHERE old.run = $1 AND old.space = r.space AND old.key = r.key AND old.seq < r.seq) \
+         LIMIT 20000)";
+
 /// The next step of compaction.
 pub(crate) enum CompactionStep {
     /// There is nothing to do.

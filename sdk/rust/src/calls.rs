@@ -36,13 +36,29 @@ impl Run {
         A: Serialize + DeserializeOwned,
         R: Serialize + DeserializeOwned,
     {
-        let metered = |key: &str, arguments| Ok((tool(key, arguments)?, Usage::default()));
-        self.call_metered(call, arguments, metered)
+        self.make_call(call, arguments, |key, arguments| Ok((tool(key, arguments)?, Usage::default())))
     }
 
     /// As [`Self::call`], for a tool that also returns what it has used, such as a call of a model. The usage is added to
     /// the run's once, together with the result. Leave it out of the boundary's [`crate::Commit::usage`].
+    ///
+    /// It waits until every gateway has version 3 of the contract, before it claims the call.
     pub fn call_metered<A, R>(
+        &self,
+        call: ToolCall<'_>,
+        arguments: A,
+        tool: impl FnOnce(&str, A) -> std::result::Result<(R, Usage), ToolError>,
+    ) -> Result<R>
+    where
+        A: Serialize + DeserializeOwned,
+        R: Serialize + DeserializeOwned,
+    {
+        let path = format!("calls/{}/complete", percent_encode(call.id));
+        self.client.await_contract(&path, CompleteRequest::METERED_CONTRACT)?;
+        self.make_call(call, arguments, tool)
+    }
+
+    fn make_call<A, R>(
         &self,
         call: ToolCall<'_>,
         arguments: A,
@@ -143,7 +159,8 @@ impl Run {
         self.complete_metered(id, outcome, result, Usage::default())
     }
 
-    /// As [`Self::complete`], with what the call has used.
+    /// As [`Self::complete`], with what the call has used. While a gateway of an earlier version serves, the outcome is
+    /// recorded without it: an effect that has happened is not held back.
     #[expect(clippy::too_many_arguments, reason = "four besides the run")]
     pub fn complete_metered(
         &self,
@@ -154,7 +171,7 @@ impl Run {
     ) -> Result<()> {
         let claim_id = self.claims.claim_id(id).ok_or_else(|| Error::NotClaimed { id: id.to_owned() })?;
         let result = Some(tool_result(result)?);
-        self.record(id, &CompleteRequest { claim_id, outcome, result, usage })
+        self.record(id, CompleteRequest { claim_id, outcome, result, usage })
     }
 
     fn record_outcome<R: Serialize>(
@@ -166,13 +183,13 @@ impl Run {
         let refused = |outcome, why: &str| {
             let (result, usage) = (tool_result(&why)?, Usage::default());
             let request = CompleteRequest { claim_id, outcome, result: Some(result.clone()), usage };
-            self.record(&call.id, &request)?;
+            self.record(&call.id, request)?;
             Ok(result)
         };
         match outcome {
             Ok((value, usage)) => {
                 let (outcome, result) = (CompleteOutcome::Completed, Some(tool_result(&value)?));
-                self.record(&call.id, &CompleteRequest { claim_id, outcome, result, usage })?;
+                self.record(&call.id, CompleteRequest { claim_id, outcome, result, usage })?;
                 Ok(value)
             }
             Err(ToolError::Refused(why)) => {
@@ -187,10 +204,12 @@ impl Run {
         }
     }
 
-    fn record(&self, id: &str, request: &CompleteRequest) -> Result<()> {
+    fn record(&self, id: &str, mut request: CompleteRequest) -> Result<()> {
         let path = format!("calls/{}/complete", percent_encode(id));
-        self.client.await_contract(&path, request.contract())?;
-        self.client.send(&path, Some(&to_bytes(request)?), CALL_TIMEOUT)?;
+        if !self.client.gets_contract(request.contract())? {
+            request.usage = Usage::default();
+        }
+        self.client.send(&path, Some(&to_bytes(&request)?), CALL_TIMEOUT)?;
         self.claims.close(id);
         Ok(())
     }

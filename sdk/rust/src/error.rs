@@ -160,9 +160,12 @@ impl fmt::Display for Divergence {
 #[derive(Debug)]
 pub enum ToolError {
     /// The tool refused and changed nothing. This is recorded as the outcome of the call, which is not made again.
+    ///
+    /// It carries no usage. If the refusal cost something, as the answer of a model does, add it to the boundary's
+    /// [`crate::Commit::usage`].
     Refused(String),
     /// The tool refused the key because another call has used it, as HTTP APIs do with 422. This is recorded; a person
-    /// has to settle the call.
+    /// has to settle the call. It carries no usage either.
     KeyRefused(String),
     /// The tool may have taken effect. The call stays open, and its policy decides what happens next.
     Unknown(Box<dyn StdError + Send + Sync>),

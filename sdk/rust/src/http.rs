@@ -112,12 +112,19 @@ impl Client {
         self.contract.load(Ordering::Relaxed) >= version
     }
 
+    /// Whether every gateway has this version of the contract. Asks, if that was not so before.
+    pub(crate) fn gets_contract(&self, needed: i32) -> Result<bool> {
+        match self.instance.get() {
+            Some(instance) if !self.has_contract(needed) => Ok(self.attach(instance)?.contract >= needed),
+            _ => Ok(true),
+        }
+    }
+
     /// Waits until every gateway has this version of the contract, which the request of this path needs. During a roll-out
     /// the next request may reach a gateway of the version before, which would refuse it for good.
     pub(crate) fn await_contract(&self, path: &str, needed: i32) -> Result<()> {
-        let Some(instance) = self.instance.get() else { return Ok(()) };
         let mut is_logged = false;
-        while self.contract.load(Ordering::Relaxed) < needed && self.attach(instance)?.contract < needed {
+        while !self.gets_contract(needed)? {
             if !is_logged {
                 log_line(&format!(
                     "{}: waits until every gateway is of a version that has it",

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use dalsegno_protocol::{Limits, Record};
+use dalsegno_protocol::{Code, Limits, Record};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -128,8 +128,17 @@ impl<'a> Space<'a> {
     }
 
     /// Deletes all entries of all keys that begin with `prefix`, which is not empty, in one request.
+    ///
+    /// If more than 10,000 keys hold something, it reads the keys and deletes them in batches of 1,000: a crash may then
+    /// leave some of them.
     pub fn delete_prefix(&self, prefix: &str) -> Result<()> {
-        self.run.write_records(RecordChanges::new().delete_prefix(&self.name, prefix))
+        match self.run.write_records(RecordChanges::new().delete_prefix(&self.name, prefix)) {
+            Err(Error::Refused { problem, .. }) if problem.code == Code::TooLarge => {
+                let keys = self.keys(prefix).collect::<Result<Vec<_>>>()?;
+                self.delete_keys(keys.into_iter())
+            }
+            written => written,
+        }
     }
 
     /// The keys that begin with `prefix` and have entries, in the order of bytes, without their values.

@@ -42,6 +42,7 @@ pub(crate) async fn write(
         Written::Fenced => return Err(ApiProblem::fenced()),
         Written::Finished => return Err(ApiProblem::finished()),
         Written::UnsettledCalls => return Err(ApiProblem::unsettled_calls()),
+        Written::TooManyKeys => return Err(ApiProblem::too_many_keys()),
         Written::NotFound => return Err(ApiProblem::no_such_run()),
     };
     response::ok(&Acknowledgement { result })

@@ -1,42 +1,78 @@
 -- A prefix of records is deleted at once.
 
--- Deletes what the keys with a prefix hold. Returns how many keys that were. The caller holds the lock of the run's row.
--- It goes from key to key, and of each reads the last change. VOLATILE: it sees what was written before.
+-- The keys with a prefix that hold something, at most `_most` of them. It goes from key to key, and of each reads the
+-- last change. VOLATILE: it sees what was written before.
+CREATE FUNCTION ds_held_keys_v1(_run uuid, _space text, _prefix text, _most bigint) RETURNS text[]
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        WITH RECURSIVE keys (key) AS (
+            SELECT key FROM (
+                SELECT r.key FROM records r
+                WHERE r.run = _run AND r.space = _space AND r.key >= _prefix ORDER BY r.key LIMIT 1
+            ) AS first
+            UNION ALL
+            SELECT (
+                SELECT r.key FROM records r
+                WHERE r.run = _run AND r.space = _space AND r.key > keys.key ORDER BY r.key LIMIT 1
+            )
+            FROM keys WHERE starts_with(keys.key, _prefix)
+        )
+        SELECT keys.key FROM keys
+        WHERE starts_with(keys.key, _prefix) AND ds_holds_v1(_run, _space, keys.key)
+        LIMIT _most
+    );
+END
+$$;
+
+-- How many keys the operations `deletePrefix`, which come first, would empty. Counts no further than one above `_most`.
+-- None of the prefixes starts with another one of its space. The caller holds the lock of the run's row.
+CREATE FUNCTION ds_keys_to_empty_v1(
+    _run uuid, _ops text[], _spaces text[], _prefixes text[], _most bigint
+) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    count_ bigint := 0;
+    next_ integer := 1;
+BEGIN
+    WHILE _ops[next_] = 'deletePrefix' AND count_ <= _most LOOP
+        count_ := count_
+            + cardinality(ds_held_keys_v1(_run, _spaces[next_], _prefixes[next_], _most + 1 - count_));
+        next_ := next_ + 1;
+    END LOOP;
+    RETURN count_;
+END
+$$;
+
+-- Deletes what the keys with a prefix hold. Returns how many keys that were. The caller holds the lock of the run's row,
+-- and has counted the keys.
 CREATE FUNCTION ds_delete_prefix_v1(
     _run uuid, _turn integer, _boundary smallint, _epoch bigint, _at bigint, _space text, _prefix text
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    written_ bigint;
+    held_ text[] := ds_held_keys_v1(_run, _space, _prefix, NULL);
 BEGIN
-    -- What is replaced before the next boundary: no rewind can ask for it again.
+    -- What is replaced before the next boundary: no rewind can ask for it again. (Key by key: no plan begins with all
+    -- records that there are.)
     DELETE FROM records WHERE ctid = ANY (ARRAY(
-        SELECT r.ctid FROM records r
-        WHERE r.run = _run AND r.turn = _turn AND r.boundary = _boundary AND r.space = _space
-          AND r.key >= _prefix AND starts_with(r.key, _prefix) AND NOT r.undone
+        SELECT replaced.ctid
+        FROM unnest(held_) AS held (key), LATERAL (
+            SELECT r.ctid FROM records r
+            WHERE r.run = _run AND r.space = _space AND r.key = held.key
+              AND r.turn = _turn AND r.boundary = _boundary AND NOT r.undone
+            OFFSET 0
+        ) AS replaced
     ));
 
     -- Each key that still holds something gets a row that a rewind can hide.
     INSERT INTO records (run, space, key, seq, op, size, turn, boundary, epoch, at)
-    WITH RECURSIVE keys (key) AS (
-        SELECT key FROM (
-            SELECT r.key FROM records r
-            WHERE r.run = _run AND r.space = _space AND r.key >= _prefix ORDER BY r.key LIMIT 1
-        ) AS first
-        UNION ALL
-        SELECT (
-            SELECT r.key FROM records r
-            WHERE r.run = _run AND r.space = _space AND r.key > keys.key ORDER BY r.key LIMIT 1
-        )
-        FROM keys WHERE starts_with(keys.key, _prefix)
-    )
-    SELECT _run, _space, keys.key,
-           (SELECT max(r.seq) FROM records r WHERE r.run = _run AND r.space = _space AND r.key = keys.key) + 1,
+    SELECT _run, _space, held.key,
+           (SELECT max(r.seq) FROM records r WHERE r.run = _run AND r.space = _space AND r.key = held.key) + 1,
            'delete', 0, _turn, _boundary, _epoch, _at
-    FROM keys
-    WHERE starts_with(keys.key, _prefix) AND ds_holds_v1(_run, _space, keys.key);
-    GET DIAGNOSTICS written_ = ROW_COUNT;
-    RETURN written_;
+    FROM unnest(held_) AS held (key)
+    WHERE ds_holds_v1(_run, _space, held.key);
+    RETURN cardinality(held_);
 END
 $$;
 
@@ -66,10 +102,12 @@ BEGIN
 END
 $$;
 
--- As `ds_write_records_v1`, with `ds_apply_records_v2`.
+-- As `ds_write_records_v1`, with `ds_apply_records_v2`. A batch whose operations `deletePrefix` would empty more than
+-- `_most_keys` keys is refused.
 CREATE FUNCTION ds_write_records_v2(
     _run uuid, _capability bytea, _batch uuid, _digest bytea, _records_digest bytea,
-    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[], _changes bytea
+    _ops text[], _spaces text[], _keys text[], _entries text[], _values bytea[], _sizes bigint[], _changes bytea,
+    _most_keys bigint
 ) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -90,6 +128,7 @@ BEGIN
         WHEN row_.unsettled_retry_same_key + row_.unsettled_probe + row_.unsettled_ask + row_.keys_refused > 0
             THEN 'unsettled'
         WHEN before_ IS NOT NULL THEN 'conflict'
+        WHEN ds_keys_to_empty_v1(_run, _ops, _spaces, _keys, _most_keys) > _most_keys THEN 'too many keys'
         ELSE 'ok'
     END;
     IF verdict_ = 'ok' THEN
@@ -104,5 +143,34 @@ BEGIN
         UPDATE runs SET records_digest = ds_records_link_v1(records_digest, _records_digest) WHERE id = _run;
     END IF;
     RETURN verdict_;
+END
+$$;
+
+-- As `ds_cut_v1`. A `delete` goes with the rows that it has replaced: a key without rows holds nothing either, and costs
+-- no read anything.
+CREATE FUNCTION ds_cut_v2(
+    _run uuid, _turn integer, _boundary smallint, _epoch bigint, _hash bytea, _snapshot bytea, _text bytea,
+    _chunks bytea[]
+) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    row_ runs;
+    emptied_ bigint;
+BEGIN
+    SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
+    emptied_ := ds_cut_v1(_run, _turn, _boundary, _epoch, _hash, _snapshot, _text, _chunks);
+    IF emptied_ > 0 THEN
+        DELETE FROM records WHERE ctid = ANY (ARRAY(
+            SELECT r.ctid FROM records r
+            WHERE r.run = _run AND r.op = 'delete' AND NOT r.undone
+              AND (r.turn, r.boundary) <= (_turn, _boundary)
+              AND (r.turn, r.boundary) > (coalesce(row_.dropped_turn, 0), coalesce(row_.dropped_boundary, 0))
+              AND NOT EXISTS (
+                  SELECT FROM records old
+                  WHERE old.run = _run AND old.space = r.space AND old.key = r.key AND old.seq < r.seq)
+            LIMIT 20000
+        ));
+    END IF;
+    RETURN emptied_;
 END
 $$;

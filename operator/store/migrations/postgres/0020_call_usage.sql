@@ -5,9 +5,6 @@ ALTER TABLE calls ADD COLUMN tokens_out bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN tool_calls bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN cost_micro_usd bigint NOT NULL DEFAULT 0;
 
--- What was used up to a boundary is the run's sum without what came later.
-CREATE INDEX calls_that_spent ON calls (run, spent_at) WHERE spent_at IS NOT NULL;
-
 -- Adds what a call has used to the run's usage, and looks at the limits as a commit does. The caller holds the lock of
 -- the run's row.
 CREATE FUNCTION ds_add_usage_v1(
@@ -24,11 +21,10 @@ BEGIN
     SET spent_at = _now, tokens_in = _tokens_in, tokens_out = _tokens_out, tool_calls = _tool_calls,
         cost_micro_usd = _cost_micro_usd
     WHERE run = _run AND id = _call;
-    UPDATE runs
-    SET tokens_in = tokens_in + _tokens_in, tokens_out = tokens_out + _tokens_out,
-        tool_calls = tool_calls + _tool_calls, cost_micro_usd = cost_micro_usd + _cost_micro_usd
-    WHERE id = _run
-    RETURNING * INTO row_;
+    SELECT * INTO row_ FROM runs WHERE id = _run;
+    row_.tokens_in := row_.tokens_in + _tokens_in;
+    row_.tokens_out := row_.tokens_out + _tokens_out;
+    row_.cost_micro_usd := row_.cost_micro_usd + _cost_micro_usd;
     -- A plan ends no turn. Of a fork only its own turns count.
     turns_ := coalesce(row_.head_turn::bigint - (row_.head_boundary = 1)::integer - coalesce(row_.fork_turn, 0), 0);
     tokens_ := row_.tokens_in + row_.tokens_out;
@@ -39,10 +35,12 @@ BEGIN
         + CASE WHEN row_.limit_active_ms > 0
                 AND (row_.active_ms + _now - row_.attached_at) * 5 >= row_.limit_active_ms * 4 THEN 8 ELSE 0 END;
     UPDATE runs
-    SET limit_reached_at = CASE
+    SET tokens_in = row_.tokens_in, tokens_out = row_.tokens_out, cost_micro_usd = row_.cost_micro_usd,
+        tool_calls = tool_calls + _tool_calls,
+        limit_reached_at = CASE
             -- NULL is no limit.
             WHEN coalesce(turns_ >= limit_turns, false) OR coalesce(tokens_ >= limit_tokens, false)
-                OR coalesce(cost_micro_usd >= limit_cost, false)
+                OR coalesce(row_.cost_micro_usd >= limit_cost, false)
             THEN coalesce(limit_reached_at, _now)
         END,
         limits_near = CASE

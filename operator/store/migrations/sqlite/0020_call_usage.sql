@@ -4,6 +4,3 @@ ALTER TABLE calls ADD COLUMN tokens_in INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN tokens_out INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN tool_calls INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN cost_micro_usd INTEGER NOT NULL DEFAULT 0;
-
--- What was used up to a boundary is the run's sum without what came later.
-CREATE INDEX calls_that_spent ON calls (run, spent_at) WHERE spent_at IS NOT NULL;

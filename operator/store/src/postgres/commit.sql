@@ -2,8 +2,8 @@
 --
 -- Invariant: every check uses `head`, the rows of the runs as they are once this statement holds their locks. A
 -- transaction that waited for a lock sees there what the one before it wrote. A read of any other table would see the
--- data as of the start of this statement, so there is none except in `ds_apply_records_v2`, whose own statements begin
--- when they are reached, and that of the data key: what it misses is a key that was stored meanwhile, and then nothing
+-- data as of the start of this statement, so there is none except in functions, whose own statements begin when they are
+-- reached, and that of the data key: what it misses is a key that was stored meanwhile, and then nothing
 -- is written.
 --
 -- Parameters $1 to $21 are arrays with one entry for each boundary (`commit_statement.rs` derives the text for one
@@ -110,6 +110,9 @@ checked AS MATERIALIZED (
                WHEN size > 0 AND coalesce(state_bytes > {state_bytes}, true) THEN 'too large'
                -- extras {
                WHEN open_calls > {open_calls_bytes} THEN 'calls too large'
+               WHEN $30 IS NOT NULL
+                AND ds_keys_to_empty_v1(id, $31, $32, $33, {prefix_keys}) > {prefix_keys}
+                   THEN 'too many keys'
                -- }
                ELSE 'ok'
            END AS verdict

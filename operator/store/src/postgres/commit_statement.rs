@@ -27,6 +27,7 @@ static COMMIT: LazyLock<String> = LazyLock::new(|| {
     include_str!("commit.sql")
         .replace("{state_bytes}", &Limits::STATE_BYTES.to_string())
         .replace("{open_calls_bytes}", &Limits::OPEN_CALLS_BYTES.to_string())
+        .replace("{prefix_keys}", &Limits::PREFIX_KEYS.to_string())
 });
 
 /// Commits one boundary: its parameters are values instead of arrays, and the planner expects one row.
@@ -236,6 +237,7 @@ pub(super) fn parse_committed(row: &PgRow) -> DbResult<Option<Committed>> {
         "open calls" => Committed::OpenCalls,
         "too large" => Committed::TooLarge,
         "calls too large" => Committed::CallsTooLarge,
+        "too many keys" => Committed::TooManyKeys,
         "not found" => Committed::NotFound,
         "other data key" => return Err(DbError::OtherDataKey),
         other => return Err(DbError::unknown_value("verdict on a commit", other)),

@@ -70,7 +70,7 @@ async fn next(pool: &Pool, run: RunId, rows: u32) -> DbResult<CompactionStep> {
 async fn cut(pool: &Pool, cut: TruncateTo) -> DbResult<u64> {
     let TruncateTo { run, boundary: boundary_id, content_hash, snapshot: ReadBack { digest, text, chunks } } =
         cut;
-    let query = sqlx::query("SELECT ds_cut_v1($1, $2, $3, $4, $5, $6, $7, $8) AS rows")
+    let query = sqlx::query("SELECT ds_cut_v2($1, $2, $3, $4, $5, $6, $7, $8) AS rows")
         .bind(run)
         .bind(boundary_id.turn)
         .bind(boundary_number(boundary_id.boundary))

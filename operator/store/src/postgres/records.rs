@@ -1,5 +1,6 @@
 //! Records: fenced key-value spaces of a run, for SDKs.
 
+use dalsegno_protocol::Limits;
 use sqlx::Row as _;
 
 use super::Postgres;
@@ -12,7 +13,7 @@ use dalsegno_model::{Digest, RecordBatch, Written};
 
 const WRITE: &str = concat!(
     with_known_key!("$13"),
-    "SELECT ds_write_records_v2(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) AS verdict FROM known"
+    "SELECT ds_write_records_v2(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $14) AS verdict FROM known"
 );
 
 const STORED_DIGEST: &str = "SELECT digest FROM record_batches WHERE run = $1 AND id = $2 AND NOT undone";
@@ -43,7 +44,7 @@ impl Postgres {
             .bind(batch.batch_id)
             .bind(Vec::from(cipher.digest(batch.digest)))
             .bind(columns.digest.unwrap_or_default().to_vec());
-        let query = columns.bind(query).bind(cipher.data_key().map(|key| &**key));
+        let query = columns.bind(query).bind(cipher.data_key().map(|key| &**key)).bind(Limits::PREFIX_KEYS);
         let row = self.pool.for_run(batch.run).optional(query).await?.ok_or(DbError::OtherDataKey)?;
         Ok(match row.try_get("verdict")? {
             "ok" => Written::Ok,
@@ -52,6 +53,7 @@ impl Postgres {
             "fenced" => Written::Fenced,
             "finished" => Written::Finished,
             "unsettled" => Written::UnsettledCalls,
+            "too many keys" => Written::TooManyKeys,
             "not found" => Written::NotFound,
             other => return Err(DbError::unknown_value("verdict on records", other)),
         })

@@ -58,6 +58,9 @@ pub(super) async fn commit(
             {
                 return Ok(Some(Committed::NoSuchWait(id)));
             }
+            if records::empties_too_many_keys(conn, commit.run, &commit.records).await? {
+                return Ok(Some(Committed::TooManyKeys));
+            }
             let committed = write(conn, now, row, commit).await?.unwrap_or(Committed::CallsTooLarge);
             match (committed, &commit.park) {
                 (Committed::Ok(receipt), Some(park)) => {

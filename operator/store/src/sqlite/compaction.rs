@@ -126,14 +126,16 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -
         .bind(before.1)
         .execute(&mut *conn)
         .await?;
-    sqlx::query(compaction::DROP_REPLACED_RECORDS)
-        .bind(cut.run)
-        .bind(turn)
-        .bind(BoundaryColumn(boundary))
-        .bind(before.0)
-        .bind(before.1)
-        .execute(&mut *conn)
-        .await?;
+    for sql in [compaction::DROP_REPLACED_RECORDS, compaction::DROP_EMPTY_DELETES] {
+        sqlx::query(sql)
+            .bind(cut.run)
+            .bind(turn)
+            .bind(BoundaryColumn(boundary))
+            .bind(before.0)
+            .bind(before.1)
+            .execute(&mut *conn)
+            .await?;
+    }
     row.dropped_turn = Some(turn);
     row.dropped_boundary = Some(BoundaryColumn(boundary));
     row.dropped_epoch = Some(epoch);

@@ -1,6 +1,6 @@
 //! Statements of records: a keyed space for SDKs, which only the current epoch may write.
 
-use dalsegno_protocol::Boundary;
+use dalsegno_protocol::{Boundary, Limits};
 use sqlx::SqliteConnection;
 use uuid::Uuid;
 
@@ -29,22 +29,41 @@ const HAS_ENTRY: &str = "SELECT EXISTS ( \
 const DELETE_REPLACED_BY_PREFIX: &str = "DELETE FROM records INDEXED BY records_by_boundary \
      WHERE run = ?1 AND turn = ?5 AND boundary = ?6 AND space = ?2 AND key >= ?3 AND key < ?4 AND NOT undone";
 
-/// Goes from key to key: of each it reads the last change.
-const DELETE_PREFIX_SQL: &str = "WITH RECURSIVE keys (key) AS ( \
-         SELECT min(key) FROM records WHERE run = ?1 AND space = ?2 AND key >= ?3 AND key < ?4 \
-         UNION ALL \
-         SELECT (SELECT min(r.key) FROM records r \
-                 WHERE r.run = ?1 AND r.space = ?2 AND r.key > keys.key AND r.key < ?4) \
-         FROM keys WHERE keys.key IS NOT NULL \
-     ) \
-     INSERT INTO records (run, space, key, seq, op, size, turn, boundary, epoch, at) \
+/// The keys of the space `?2` from `?3` to before `?4`. Goes from key to key.
+macro_rules! with_keys {
+    () => {
+        "WITH RECURSIVE keys (key) AS ( \
+             SELECT min(key) FROM records WHERE run = ?1 AND space = ?2 AND key >= ?3 AND key < ?4 \
+             UNION ALL \
+             SELECT (SELECT min(r.key) FROM records r \
+                     WHERE r.run = ?1 AND r.space = ?2 AND r.key > keys.key AND r.key < ?4) \
+             FROM keys WHERE keys.key IS NOT NULL \
+         ) "
+    };
+}
+
+/// Those of these keys that hold something. Of each it reads the last change.
+macro_rules! from_held_keys {
+    () => {
+        "FROM keys WHERE key IS NOT NULL AND coalesce(( \
+             SELECT op <> 'delete' FROM records r \
+             WHERE r.run = ?1 AND r.space = ?2 AND r.key = keys.key AND NOT r.undone ORDER BY r.seq DESC LIMIT 1 \
+         ), 0)"
+    };
+}
+
+/// Counts no further than `?5`.
+const COUNT_HELD_KEYS: &str =
+    concat!(with_keys!(), "SELECT count(*) FROM (SELECT key ", from_held_keys!(), " LIMIT ?5)");
+
+const DELETE_PREFIX_SQL: &str = concat!(
+    with_keys!(),
+    "INSERT INTO records (run, space, key, seq, op, size, turn, boundary, epoch, at) \
      SELECT ?1, ?2, key, \
             (SELECT max(seq) FROM records r WHERE r.run = ?1 AND r.space = ?2 AND r.key = keys.key) + 1, \
-            'delete', 0, ?5, ?6, ?7, ?8 \
-     FROM keys WHERE key IS NOT NULL AND coalesce(( \
-         SELECT op <> 'delete' FROM records r \
-         WHERE r.run = ?1 AND r.space = ?2 AND r.key = keys.key AND NOT r.undone ORDER BY r.seq DESC LIMIT 1 \
-     ), 0)";
+            'delete', 0, ?5, ?6, ?7, ?8 ",
+    from_held_keys!()
+);
 
 /// A batch whose payloads are encoded, so that the writer only compares and writes.
 pub(super) struct PreparedBatch {
@@ -89,6 +108,9 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Prepared
         Admission::UnsettledCalls | Admission::OpenCalls => return Ok(Written::UnsettledCalls),
         Admission::Conflict => return Ok(Written::Conflict),
     }
+    if empties_too_many_keys(conn, batch.run, &batch.changes).await? {
+        return Ok(Written::TooManyKeys);
+    }
     let after_plan = row.head().is_some_and(|head| head.boundary == Boundary::Plan);
     let boundary = if after_plan { Boundary::Result } else { Boundary::Plan };
     let at = BoundaryId { turn: row.open_turn(), boundary, epoch: row.epoch };
@@ -110,6 +132,31 @@ pub(super) async fn write(conn: &mut SqliteConnection, now: i64, batch: Prepared
         row.save(conn).await?;
     }
     Ok(Written::Ok)
+}
+
+/// Whether deletions of prefixes would empty more keys than one batch may. No prefix of a batch starts with another one
+/// of its space, so no key is counted twice.
+pub(super) async fn empties_too_many_keys(
+    conn: &mut SqliteConnection,
+    run: RunId,
+    Changes { changes, .. }: &Changes,
+) -> DbResult<bool> {
+    let mut left = Limits::PREFIX_KEYS;
+    for change in changes.iter().take_while(|change| change.op == DELETE_PREFIX) {
+        let held: i64 = sqlx::query_scalar(COUNT_HELD_KEYS)
+            .bind(run)
+            .bind(&change.space)
+            .bind(&change.key)
+            .bind(after_prefix(&change.key))
+            .bind(left + 1)
+            .fetch_one(&mut *conn)
+            .await?;
+        left -= held;
+        if left < 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Where and when changes are stored.

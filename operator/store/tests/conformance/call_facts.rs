@@ -7,7 +7,7 @@ use futures::future::join_all;
 use serde_json::{Value, json as value};
 
 use crate::context::*;
-use crate::engines::on_every_engine;
+use crate::engines::{count, on_every_engine, on_every_persistent_engine, tamper};
 
 on_every_engine! {
     a_call_is_found_by_its_tool_in_a_later_attempt,
@@ -18,6 +18,10 @@ on_every_engine! {
     usage_of_a_call_counts_for_the_limits_at_once,
     limits_that_usage_of_a_call_nearly_reaches_are_announced_once,
     a_checkpoint_has_the_usage_of_the_calls_before_it,
+}
+
+on_every_persistent_engine! {
+    a_call_finds_each_limit_near_and_reached_where_a_boundary_does,
 }
 
 fn named(worker: &Worker, id: &str, tool: &str) -> Claim {
@@ -196,6 +200,39 @@ async fn limits_that_usage_of_a_call_nearly_reaches_are_announced_once(cx: &Test
         cx.complete(&Complete { usage, ..worker.complete(&claim) }).await.unwrap();
         let near = near().await;
         assert_eq!(near.len(), announced, "call {number}: {near:?}");
+    }
+}
+
+/// At 79, 80 and 100 of 100, for each limit alone. What the boundaries before have found is forgotten first.
+async fn a_call_finds_each_limit_near_and_reached_where_a_boundary_does(cx: &TestContext) {
+    let none = RunLimits { turns: None, tokens: None, cost_micro_usd: None, active_ms: None };
+    let minutes = |count: i64| count * 60_000;
+    for (name, limits, bit) in [
+        ("turns", RunLimits { turns: Some(5), ..none }, 1),
+        ("tokens", RunLimits { tokens: Some(100), ..none }, 2),
+        ("cost", RunLimits { cost_micro_usd: Some(100), ..none }, 4),
+        ("active time", RunLimits { active_ms: Some(minutes(100)), ..none }, 8),
+    ] {
+        for percent in [79, 80, 100] {
+            let worker = cx.worker().await;
+            for turn in 1..=percent / 20 {
+                ok(cx.commit(&worker.result(turn as i32)).await.unwrap());
+            }
+            cx.set_limits(worker.run, &limits).await.unwrap();
+            let earlier = minutes(percent);
+            tamper(cx, &format!("UPDATE runs SET attached_at = attached_at - {earlier}")).await;
+            tamper(cx, "UPDATE runs SET limits_near = 0, limit_reached_at = NULL").await;
+            let claim = cx.start_call(&worker, "model", Policy::ReadOnly).await;
+            let half = percent / 2;
+            let usage =
+                Usage { tokens_in: half, tokens_out: percent - half, tool_calls: 0, cost_micro_usd: percent };
+            cx.complete(&Complete { usage, ..worker.complete(&claim) }).await.unwrap();
+            let near = count(cx, "SELECT CAST(max(limits_near) AS bigint) FROM runs").await;
+            assert_eq!(near, if percent < 80 { 0 } else { bit }, "{percent} % of {name}");
+            let is_reached = cx.run_of(&worker).await.limit_reached_at.is_some();
+            // The limit of active time is compared with the clock by whoever asks.
+            assert_eq!(is_reached, percent == 100 && bit != 8, "{percent} % of {name}");
+        }
     }
 }
 

@@ -29,6 +29,7 @@ on_every_engine! {
 
 on_every_persistent_engine! {
     replaced_records_are_deleted_behind_the_boundaries_that_are_kept,
+    keys_that_a_prefix_has_emptied_leave_nothing_behind_the_boundaries_that_are_kept,
 }
 
 /// One key is replaced in each turn; the other grows, and was deleted and written again before that.
@@ -52,8 +53,9 @@ async fn replaced_records_are_deleted_behind_the_boundaries_that_are_kept(cx: &T
     assert_eq!(count().await, 1 + 1 + 19 + 19);
     keep_last(cx, worker.run, 5).await;
     compact(cx, worker.run).await;
-    // Of `meta`: what was put in turn 15, the last one that is dropped, and in the five turns that are kept.
-    assert_eq!(count().await, 1 + 6 + 19);
+    // Of `meta`: what was put in turn 15, the last one that is dropped, and in the five turns that are kept. Of `list`: the
+    // entries, without the `delete` before them.
+    assert_eq!(count().await, 6 + 19);
     assert_valid(cx, &worker).await;
     let query = RecordQuery { space: space(), limit: 100, bytes: 1 << 20, ..RecordQuery::default() };
     let read = async || {
@@ -70,6 +72,36 @@ async fn replaced_records_are_deleted_behind_the_boundaries_that_are_kept(cx: &T
     expected.retain(|(_, turn)| *turn <= 15);
     expected.push((key("meta"), 15));
     assert_eq!(read().await, expected);
+}
+
+/// A thread that was dropped costs no read anything once no rewind can bring it back.
+async fn keys_that_a_prefix_has_emptied_leave_nothing_behind_the_boundaries_that_are_kept(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let put = |key: String| RecordOp::Put { space: "s".into(), key, value: Payload::Json(json("1")) };
+    let empty = |prefix: &str| RecordOp::DeletePrefix { space: "s".into(), prefix: prefix.into() };
+    let write = async |operations| {
+        assert_eq!(cx.write_records(&worker.record_batch(operations)).await.unwrap(), Written::Ok);
+    };
+    write((0..50).map(|n| put(format!("thread/{n}"))).collect()).await;
+    write((0..3).map(|n| put(format!("later/{n}"))).collect()).await;
+    grow(cx, &worker, 1..=1).await;
+    write(vec![empty("thread/")]).await;
+    grow(cx, &worker, 2..=18).await;
+    write(vec![empty("later/"), put("thread/7".into())]).await;
+    grow(cx, &worker, 19..=20).await;
+    let count = async || engines::count(cx, "SELECT count(*) FROM records").await;
+    assert_eq!(count().await, 2 * 50 + 2 * 3 + 1);
+    keep_last(cx, worker.run, 5).await;
+    compact(cx, worker.run).await;
+    assert_eq!(count().await, 2 * 3 + 1, "what was deleted in a boundary that is kept stays");
+    assert_valid(cx, &worker).await;
+    let query = RecordQuery { space: "s".into(), limit: 100, bytes: 1 << 20, ..RecordQuery::default() };
+    let keys = async || cx.read_record_keys(worker.run, &query).await.unwrap().keys;
+    assert_eq!(keys().await, ["thread/7"]);
+    let to = BoundaryId { turn: 18, boundary: dalsegno_protocol::Boundary::Result, epoch: 1 };
+    let rewound = cx.rewind(worker.run, &rewind_to(1, to)).await.unwrap();
+    assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
+    assert_eq!(keys().await, ["later/0", "later/1", "later/2"]);
 }
 
 /// Commits turns with one event each; each appends its number to the list `log`.

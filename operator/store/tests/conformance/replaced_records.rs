@@ -12,6 +12,7 @@ use crate::engines::{on_every_persistent_engine, tamper};
 on_every_persistent_engine! {
     what_was_replaced_costs_nothing_to_read,
     a_page_ends_in_the_middle_of_a_key,
+    a_prefix_is_deleted_without_a_look_at_the_keys_after_it,
 }
 
 /// How often the key was replaced, each time in another turn.
@@ -50,6 +51,35 @@ async fn what_was_replaced_costs_nothing_to_read(cx: &TestContext) {
         assert_eq!(page.records.iter().map(|it| &*it.key).collect::<Vec<_>>(), ["a", "m", "z"]);
     }
     // A busy machine makes single reads slow, and not most of them.
+    times.sort();
+    assert!(times[times.len() / 2] < QUICK, "{times:?}");
+}
+
+/// Many keys of the same boundary come after the prefix, and none of them belongs to it.
+async fn a_prefix_is_deleted_without_a_look_at_the_keys_after_it(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let put =
+        |key: &str| RecordOp::Put { space: "s".into(), key: key.into(), value: Payload::Json(json("1")) };
+    cx.write_records(&worker.record_batch(vec![put("m")])).await.unwrap();
+    let series = if cx.is_sqlite() {
+        format!("WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i <= {TIMES})")
+    } else {
+        format!("WITH n (i) AS (SELECT * FROM generate_series(2, {TIMES} + 1))")
+    };
+    let columns = "run, space, key, seq, op, entry_id, value, size, turn, boundary, epoch, at, undone";
+    let copy = columns.replace("key", "key || i");
+    tamper(cx, &format!("INSERT INTO records ({columns}) {series} SELECT {copy} FROM records, n")).await;
+    if !cx.is_sqlite() {
+        tamper(cx, "ANALYZE records").await;
+    }
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        cx.write_records(&worker.record_batch(vec![put("a/1"), put("a/2")])).await.unwrap();
+        let delete = RecordOp::DeletePrefix { space: "s".into(), prefix: "a/".into() };
+        let started = Instant::now();
+        cx.write_records(&worker.record_batch(vec![delete])).await.unwrap();
+        times.push(started.elapsed());
+    }
     times.sort();
     assert!(times[times.len() / 2] < QUICK, "{times:?}");
 }

@@ -57,7 +57,8 @@ class Operation:
         """Removes all entries of the keys that begin with `prefix`, as they are at this place in the batch.
 
         A batch with it waits until every gateway has it, as the calls for waits do; `Space.delete_prefix` does not.
-        Errors: `ValueError` where the prefix is empty.
+        Errors: `ValueError` where the prefix is empty. `Refused` with `TOO_LARGE`, where the batch or the turn is sent, if
+        its prefixes have more than 10,000 keys together: call `Space.delete_prefix` before it.
         """
         if not prefix:
             raise ValueError("delete_prefix: the prefix is empty")

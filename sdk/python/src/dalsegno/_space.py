@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from dalsegno import _records
+from dalsegno._errors import Refused
 from dalsegno._records import BATCH_OPERATIONS, Item, Operation
 from dalsegno._transport import Transport
 
@@ -58,10 +60,17 @@ class Space:
     def delete_prefix(self, prefix: str) -> None:
         """Removes all entries of the keys that begin with `prefix`, in one request.
 
-        On an older gateway it reads the keys and removes them in batches of 1,000, so a crash may leave some of them.
-        Errors: `ValueError` where the prefix is empty.
+        Where more than 10,000 keys hold something, and on an older gateway, it reads the keys and removes them in batches
+        of 1,000, so a crash may leave some of them. Errors: `ValueError` where the prefix is empty.
         """
-        self._write(*self._deletes(prefix))
+        try:
+            self._write(*self._deletes(prefix))
+        except Refused as refused:
+            if refused.code != "TOO_LARGE":
+                raise
+            keys = self.keys(prefix)
+            while page := [*itertools.islice(keys, BATCH_OPERATIONS)]:
+                self._write(*(Operation.delete(self.name, key) for key in page))
 
     def items(self, prefix: str = "", reverse: bool = False) -> Iterator[Item]:
         """Yields the entries under keys that begin with `prefix`: by key, in byte order, then as they were added.

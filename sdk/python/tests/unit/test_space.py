@@ -186,6 +186,41 @@ def test_a_prefix_is_deleted_with_a_turn(dalsegno_gateway: MemoryGateway) -> Non
         run.finish()
 
 
+@pytest.fixture
+def three_keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dalsegno.testing.memory._records.PREFIX_KEYS", 3)
+
+
+@pytest.mark.usefixtures("three_keys_at_once")
+def test_a_prefix_of_too_many_keys_is_deleted_page_by_page(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        space = space_of(run, 3)
+        for first in range(0, 2_100, 700):
+            run.write(*(Operation.put("s", f"a/{n:04}", n) for n in range(first, first + 700)))
+        space.put("b", 1)
+        before = len(dalsegno_gateway.requests)
+        space.delete_prefix("a/")
+        assert [*space.keys()] == ["b"]
+        assert len(dalsegno_gateway.requests) - before == 1 + 3 + 3 + 1, "refused, pages, batches, and the look"
+        run.finish()
+
+
+@pytest.mark.usefixtures("three_keys_at_once")
+def test_a_turn_with_a_prefix_of_too_many_keys_says_what_to_do(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+        space = space_of(run, 3)
+        run.write(*(Operation.put("s", f"{part}/{n}", n) for part in "ab" for n in range(2)))
+        with pytest.raises(Refused, match="delete the keys before, in batches of their own") as refused, run.turn() as turn:
+            turn.record(Operation.delete_prefix("s", "a/"), Operation.delete_prefix("s", "b/"))
+        assert refused.value.code == "TOO_LARGE"
+        assert [*space.keys()] == ["a/0", "a/1", "b/0", "b/1"], "nothing was written"
+        space.delete_prefix("a/")
+        with run.turn() as turn:
+            turn.record(Operation.delete_prefix("s", "b/"), Operation.delete_prefix("s", "b/1"))
+        assert [*space.keys()] == []
+        run.finish()
+
+
 def test_deleting_a_blob_is_one_request_of_one_batch(space: Space, dalsegno_gateway: MemoryGateway) -> None:
     space.blob_put("b", b"x" * (4 * CHUNK_BYTES))
     before = len(dalsegno_gateway.requests)

@@ -59,6 +59,42 @@ fn a_name_and_a_usage_wait_until_every_gateway_has_them() {
 }
 
 #[test]
+fn a_call_that_is_metered_waits_before_its_tool_runs() {
+    let old = || attached(json!({"contract": 2}));
+    let gateway = Gateway::new()
+        .on("attach", [old(), old(), attached(json!({}))])
+        .on("calls/turn-1/claim", [call("go", "started", json!({}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let usage = Usage { tokens_in: 1, ..Usage::default() };
+    let model = |_: &str, ()| {
+        assert_eq!(gateway.bodies("attach").len(), 3, "every gateway has it");
+        Ok((1, usage))
+    };
+    assert!(gateway.bodies("calls/turn-1/claim").is_empty());
+    run.call_metered(ToolCall::new("turn-1", Policy::Ask), (), model).unwrap();
+    assert_eq!(gateway.bodies("attach").len(), 3);
+    assert_eq!(gateway.body("calls/turn-1/complete")["usage"]["tokensIn"], 1);
+}
+
+#[test]
+fn an_outcome_goes_without_its_usage_to_an_older_gateway() {
+    let old = || attached(json!({"contract": 2}));
+    let gateway = Gateway::new()
+        .on("attach", [old(), old()])
+        .on("calls/turn-1/claim", [call("go", "started", json!({}))])
+        .on("calls/turn-1/complete", [Some((200, json!({})))]);
+    let run = gateway.attach();
+    let lost = |_: &str, ()| -> Result<(), _> { Err(ToolError::Unknown("no answer".into())) };
+    run.call(ToolCall::new("turn-1", Policy::Ask), (), lost).unwrap_err();
+    let usage = Usage { tokens_in: 1, ..Usage::default() };
+    run.complete_metered("turn-1", CompleteOutcome::Completed, &7, usage).unwrap();
+    let sent = gateway.body("calls/turn-1/complete");
+    assert_eq!((&sent["result"], sent.get("usage")), (&json!(7), None));
+    assert_eq!(gateway.bodies("attach").len(), 2, "it asked once whether they all have it by now");
+}
+
+#[test]
 fn a_call_that_is_done_is_not_made_again() {
     let done = call("done", "completed", json!({"result": "stored"}));
     let run = Gateway::new().on("calls/turn-1/claim", [done]).attach();

@@ -4,7 +4,7 @@ use dalsegno_sdk::{Error, Item};
 use serde_json::{Value, json};
 
 use crate::agent::ok;
-use crate::gateway::{Answer, Gateway};
+use crate::gateway::{Answer, Gateway, problem};
 
 /// Bytes of one chunk.
 const CHUNK: usize = (3 << 20) - 3;
@@ -20,7 +20,8 @@ fn written(gateway: &Gateway) -> Vec<Vec<String>> {
         let body: Value = body.parse().unwrap();
         let name = |it: &Value| {
             let (kind, fields) = it.as_object().unwrap().iter().next().unwrap();
-            format!("{kind} {}", fields["key"].as_str().unwrap())
+            let key = fields.get("key").unwrap_or(&fields["prefix"]);
+            format!("{kind} {}", key.as_str().unwrap())
         };
         body["operations"].as_array().unwrap().iter().map(name).collect()
     };
@@ -58,6 +59,16 @@ fn each_write_is_one_batch() {
         written(&gateway),
         [vec!["put a"], vec!["putIfAbsent b"], vec!["append c"], vec!["delete d", "delete d/.chunk.0"]]
     );
+}
+
+#[test]
+fn a_prefix_of_too_many_keys_is_deleted_in_batches() {
+    let keys = (200, json!({"records": [{"key": "a/1"}, {"key": "a/2"}]}));
+    let gateway = Gateway::new()
+        .on("records", [problem(413, "TOO_LARGE"), ok()])
+        .on("records?space=s&prefix=a%2F&keysOnly=true", [Some(keys)]);
+    gateway.attach().space("s").delete_prefix("a/").unwrap();
+    assert_eq!(written(&gateway), [vec!["deletePrefix a/"], vec!["delete a/1", "delete a/2"]]);
 }
 
 #[test]

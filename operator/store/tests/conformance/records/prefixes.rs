@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dalsegno_model::{BoundaryId, Class, Commit, Rewound};
-use dalsegno_protocol::{Boundary, Payload, RecordOp};
+use dalsegno_model::{BoundaryId, Class, Commit, Committed, RecordQuery, Rewound, Written};
+use dalsegno_protocol::{Boundary, Limits, Payload, RecordOp};
 
-use super::{append, delete, held, put, put_if_absent, write};
+use super::{append, delete, held, put, put_if_absent, query, write};
 use crate::context::*;
 use crate::engines::{on_every_engine, on_every_persistent_engine};
 
@@ -20,6 +20,7 @@ on_every_engine! {
 
 on_every_persistent_engine! {
     a_long_thread_is_deleted_in_time,
+    more_keys_than_the_limit_are_refused,
 }
 
 fn delete_prefix(prefix: &str) -> RecordOp {
@@ -181,4 +182,43 @@ async fn a_long_thread_is_deleted_in_time(cx: &TestContext) {
     assert!(took < Duration::from_secs(5), "{took:?}");
     println!("10,000 keys: {took:?}");
     assert_eq!(held(cx, worker.run).await, ["other=1"]);
+}
+
+/// The limit counts keys that hold something, of all prefixes of a batch together. A refusal writes nothing.
+async fn more_keys_than_the_limit_are_refused(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let most = Limits::PREFIX_KEYS as usize;
+    write(cx, &worker, vec![put("gone/1", "1"), put("gone/2", "1"), put("other", "1"), put("z/1", "1")])
+        .await;
+    write(cx, &worker, vec![delete_prefix("gone/")]).await;
+    cx.commit_turn(&worker, 1).await;
+    for thousand in 0..most / 1_000 {
+        write(cx, &worker, (0..1_000).map(|n| put(&format!("a/{thousand:02}{n:03}"), "1")).collect()).await;
+    }
+    // All but one are of an earlier boundary.
+    ok(cx.commit(&worker.plan(2)).await.unwrap());
+    write(cx, &worker, vec![put("a/more", "1")]).await;
+
+    let everything = RecordQuery { limit: 20_000, ..query("") };
+    let before = cx.read_record_keys(worker.run, &everything).await.unwrap();
+    assert_eq!(before.keys.len(), most + 3);
+    let too_many =
+        [vec![delete_prefix("a/")], vec![put("new", "1"), delete_prefix("z/"), delete_prefix("a/")]];
+    for operations in &too_many {
+        let batch = worker.record_batch(operations.clone());
+        assert_eq!(cx.write_records(&batch).await.unwrap(), Written::TooManyKeys);
+        let boundary = Commit { records: operations.clone(), ..worker.result(2) };
+        assert_eq!(cx.commit(&boundary).await.unwrap(), Committed::TooManyKeys);
+    }
+    let after = cx.read_record_keys(worker.run, &everything).await.unwrap();
+    assert_eq!(after.keys, before.keys);
+
+    // The keys that hold nothing do not count.
+    write(cx, &worker, vec![delete("a/more"), delete_prefix("gone/")]).await;
+    let two = worker.record_batch(vec![delete_prefix("z/"), delete_prefix("a/")]);
+    assert_eq!(cx.write_records(&two).await.unwrap(), Written::TooManyKeys);
+    let records = vec![delete_prefix("a/"), delete_prefix("gone/"), put("a/new", "1")];
+    ok(cx.commit(&Commit { records, ..worker.result(2) }).await.unwrap());
+    assert_eq!(held(cx, worker.run).await, ["a/new=1", "other=1", "z/1=1"]);
+    cx.assert_linked(&worker).await;
 }

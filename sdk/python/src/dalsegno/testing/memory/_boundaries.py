@@ -81,6 +81,7 @@ def commit(rows: Rows, turn: int, boundary: str, body: Mapping[str, Any], raw: b
     _waits.check_unread(rows, body.get("inbox", ()))
     for id in outcome.get("park", {}).get("on", ()):
         _waits.known_wait(rows, id)
+    _records.check_prefixes(rows, body.get("records", ()))
     _calls.plan(rows, turn, body.get("calls", ()))
     _apply(rows, turn, boundary, body, digest)
     answer = {"result": "ok", "head": rows.head, **rows.flags()}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from dalsegno.testing.memory import _calls
 from dalsegno.testing.memory._checks import (
     PAGE,
+    PREFIX_KEYS,
     RECORD_VALUE_BYTES,
     Problem,
     check_different,
@@ -52,6 +53,7 @@ def write(rows: Rows, body: Mapping[str, Any], raw: bytes, bearer: str) -> dict[
     _calls.refuse_unsettled(rows)
     if known is not None:
         raise Problem(409, "CONFLICT", "this batch was written with other bytes")
+    check_prefixes(rows, operations)
     apply(rows, operations)
     rows.batches = {**rows.batches, body["batchId"]: digest}
     return {"result": "ok"}
@@ -105,6 +107,18 @@ def apply(rows: Rows, operations: Iterable[Mapping[str, Any]]) -> None:
         elif kind == "put" or not entries:
             changed[place] = [entry]
     rows.records = changed
+
+
+def check_prefixes(rows: Rows, operations: Iterable[Mapping[str, Any]]) -> None:
+    """Errors: `Problem` where operations, which were checked, would empty too many keys by their prefixes."""
+    prefixes = [(it["deletePrefix"]["space"], it["deletePrefix"]["prefix"]) for it in operations if "deletePrefix" in it]
+    places = (any(space == of and key.startswith(prefix) for of, prefix in prefixes) for space, key in rows.records)
+    if sum(places) > PREFIX_KEYS:
+        detail = (
+            f"the operations deletePrefix would empty more than {PREFIX_KEYS} keys, so nothing was written: delete the "
+            "keys before, in batches of their own, each with a longer prefix or with an operation delete for each key"
+        )
+        raise Problem(413, "TOO_LARGE", detail)
 
 
 def read(rows: Rows, query: Mapping[str, str], limit: int) -> dict[str, Any]:
