@@ -228,6 +228,7 @@ fn the_documented_limits_match_the_protocol() {
         ("OPEN_CALLS_BYTES", Limits::OPEN_CALLS_BYTES as i64),
         ("SMALL_RESULT_BYTES", Limits::SMALL_RESULT_BYTES as i64),
         ("RECORDS", Limits::RECORDS as i64),
+        ("PREFIX_KEYS", Limits::PREFIX_KEYS),
         ("RECORD_NAME_BYTES", Limits::RECORD_NAME_BYTES as i64),
         ("RECORD_VALUE_BYTES", Limits::RECORD_VALUE_BYTES as i64),
         ("MESSAGE_BYTES", Limits::MESSAGE_BYTES as i64),
