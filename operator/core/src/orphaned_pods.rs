@@ -50,13 +50,13 @@ fn release(seen: &ObservedPod) -> Effect {
 
 /// A pod of a run whose agent keeps its own checkpoints, beside the current attempt's, whose worker may still run. Such a
 /// pod belongs to no attempt: the API server created it after the operator had given up waiting for the answer.
-pub(crate) fn stray<'a>(
+pub(crate) fn of_no_attempt<'a>(
     run: &'a AgentRun,
     row: &RunRecord,
     observed: &'a Observed,
 ) -> Option<&'a ObservedPod> {
-    let is_stray = |it: &&ObservedPod| !is_current(row, it) && !is_over(row, it);
-    observed.own_pods(run).find(is_stray).filter(|_| row.is_external)
+    let is_other = |it: &&ObservedPod| !is_current(row, it) && !is_over(row, it);
+    observed.own_pods(run).find(is_other).filter(|_| row.is_external)
 }
 
 /// Whether nobody waits for the end of this pod: its end is recorded, or it is no attempt's and its worker has ended, or the

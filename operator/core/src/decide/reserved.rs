@@ -28,8 +28,8 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
     if let Some(seen) = observed.own_pods(run).find(|it| orphaned_pods::is_current(row, it)) {
         return Plan::act(record_pod(ctx, seen));
     }
-    if let Some(stray) = orphaned_pods::stray(run, row, observed) {
-        return wait_for(stray, row, now);
+    if let Some(other) = orphaned_pods::of_no_attempt(run, row, observed) {
+        return wait_for(other, row, now);
     }
     if row.cancel.is_some() {
         return cancelled(row, "before it had a worker");
@@ -95,11 +95,11 @@ pub(super) fn plan(ctx: &Context<'_>) -> Plan {
 
 /// Waits for the end of a pod that belongs to no attempt. Two workers of this run must never run at once. The pod is
 /// deleted with the other orphaned pods.
-fn wait_for(stray: &ObservedPod, row: &RunRecord, now: Timestamp) -> Plan {
-    let message = format!("the pod {} must end first: it belongs to no attempt of the run", stray.name());
+fn wait_for(other: &ObservedPod, row: &RunRecord, now: Timestamp) -> Plan {
+    let message = format!("the pod {} must end first: it belongs to no attempt of the run", other.name());
     let reason = if row.cancel.is_some() { Reason::Cancelling } else { Reason::Starting };
     let plan = Plan::wait(RunStage::Starting(reason, message));
-    match external::silence(stray, None, now) {
+    match external::silence(other, None, now) {
         Silence::Long(hold) => Plan::hold(hold).requeue_after(RECHECK_INTERVAL),
         Silence::Short(left) => plan.requeue_when_left(left),
         Silence::None => plan.requeue_after(RECHECK_INTERVAL),

@@ -14,7 +14,7 @@ fn silence_ends_nothing_and_a_person_is_told() {
 
 #[test]
 fn a_second_worker_never_starts_beside_a_pod_that_belongs_to_no_attempt() {
-    check_all(strays());
+    check_all(pods_of_no_attempt());
 }
 
 fn silences() -> Vec<Case> {
@@ -67,7 +67,7 @@ fn silences() -> Vec<Case> {
 
 /// The pod `triage-3` belongs to no attempt: it was created after the operator had given up waiting, and attempt 3 ended
 /// without it.
-fn strays() -> Vec<Case> {
+fn pods_of_no_attempt() -> Vec<Case> {
     let reserved = |fixture| run().reserved(4).after(disrupted(3, Cause::Evicted)).pod(fixture).external();
     let waiting = || {
         expect_status(Summary::Pending, Reason::Disrupted)
