@@ -55,7 +55,7 @@ def field_guide(pages: int, seconds: float, ledger: str) -> int:
 
 
 def main() -> None:
-    # A process that ends with 0 has done its task, so one that is told to stop must not. DBOS goes on at the next step.
+    # An exit with 0 ends the run. So a process that gets SIGTERM exits with another code, and DBOS goes on at the next step.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     with open(os.environ["DALSEGNO_INPUT_FILE"]) as file:
         task = json.load(file)

@@ -25,7 +25,7 @@ print(unset, files, flush=True)
 sys.exit(0 if (unset, files) == ([], ["input"]) else 8)
 "#;
 
-/// Runs until it is told to stop, and then exits with 0, as many programs do.
+/// The program runs until it gets SIGTERM, and then exits with 0, as many programs do.
 const UNTIL_TERM: &str = r#"
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

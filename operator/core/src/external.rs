@@ -21,7 +21,7 @@ use crate::pod;
 use crate::pod_end::{self, disruption};
 use crate::recovery::Hold;
 
-/// How long a node may be silent, or a pod may take longer than its time to terminate, until a person is told.
+/// The operator reports a node that is silent for longer than this, and a pod that terminates so much later than it should.
 const SILENCE: SignedDuration = SignedDuration::from_secs(60);
 
 /// The confirmed end of an attempt.

@@ -21,8 +21,12 @@ use crate::{Error, Result, Run, ToolCall, ToolError};
 /// # struct Bank;
 /// # #[derive(serde::Serialize, serde::Deserialize)] struct Receipt(String);
 /// # impl Bank {
-/// #     fn pay(&self, key: &str, order: &str, cents: u32) -> std::io::Result<Receipt> { todo!() }
-/// #     fn find(&self, reference: &str) -> std::io::Result<Option<Receipt>> { todo!() }
+/// #     fn pay(&self, key: &str, order: &str, cents: u32) -> std::io::Result<Receipt> {
+/// #         Ok(Receipt(format!("{key}: {cents} for {order}")))
+/// #     }
+/// #     fn find(&self, reference: &str) -> std::io::Result<Option<Receipt>> {
+/// #         Ok(reference.starts_with("paid").then(|| Receipt(reference.to_owned())))
+/// #     }
 /// # }
 ///
 /// struct Pay {

@@ -31,7 +31,7 @@ fn silences() -> Vec<Case> {
             running().requeue_after(40),
         ),
         case(
-            "a node that stays silent ends nothing either: a person is told",
+            "a node that stays silent ends nothing either: the status reports it",
             working().node_not_ready(600),
             told(),
         ),
@@ -85,7 +85,7 @@ fn pods_of_no_attempt() -> Vec<Case> {
             waiting().requeue_after(70),
         ),
         case(
-            "a person is told of one that does not end",
+            "the status reports one that does not end",
             reserved(pod(3).deleted(300)),
             held(Reason::EndNotConfirmed).message_contains("the pod triage-3 should have ended by"),
         ),
