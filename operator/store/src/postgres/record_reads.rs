@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use dalsegno_protocol::{Record, RecordOrder};
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::Postgres;
@@ -72,16 +73,7 @@ impl Postgres {
             RecordOrder::Asc => &READ,
             RecordOrder::Desc => &READ_DOWN,
         };
-        let PageBounds { first, end, seq } = PageBounds::of(query);
-        // One entry more than the page holds, to know whether more entries follow.
-        let rows = sqlx::query(AssertSqlSafe(sql.as_str()))
-            .bind(run)
-            .bind(without_nul(&query.space))
-            .bind(without_nul(&first))
-            .bind(seq)
-            .bind(without_nul(&end))
-            .bind(i64::from(query.limit) + 1)
-            .bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
+        let rows = in_bounds(sql, run, query).bind(i64::try_from(query.bytes).unwrap_or(i64::MAX));
         let rows = self.pool.all(rows).await?;
         self.record_page(&rows, (run, &query.space), query.limit).await
     }
@@ -95,15 +87,7 @@ impl Postgres {
             RecordOrder::Asc => &KEYS,
             RecordOrder::Desc => &KEYS_DOWN,
         };
-        let PageBounds { first, end, seq } = PageBounds::of(query);
-        let rows = sqlx::query(AssertSqlSafe(sql.as_str()))
-            .bind(run)
-            .bind(without_nul(&query.space))
-            .bind(without_nul(&first))
-            .bind(seq)
-            .bind(without_nul(&end))
-            .bind(i64::from(query.limit) + 1);
-        let rows = self.pool.all(rows).await?;
+        let rows = self.pool.all(in_bounds(sql, run, query)).await?;
         let keys = rows.iter().map(|row| Ok((row.try_get("key")?, row.try_get("seq")?)));
         Ok(key_page(keys.collect::<DbResult<_>>()?, query.limit))
     }
@@ -132,6 +116,18 @@ impl Postgres {
         let entries = rows.iter().map(|row| entry(row, space, &cipher));
         Ok(page(entries.collect::<DbResult<_>>()?, found, limit))
     }
+}
+
+/// A read from where the query begins to where it ends. It asks for one more than the page holds, to know whether more follow.
+fn in_bounds<'q>(sql: &'q str, run: RunId, query: &'q RecordQuery) -> Query<'q, sqlx::Postgres, PgArguments> {
+    let PageBounds { first, end, seq } = PageBounds::of(query);
+    sqlx::query(AssertSqlSafe(sql))
+        .bind(run)
+        .bind(without_nul(&query.space))
+        .bind(without_nul(&first))
+        .bind(seq)
+        .bind(without_nul(&end))
+        .bind(i64::from(query.limit) + 1)
 }
 
 fn entry(row: &PgRow, space: &str, cipher: &PayloadCipher) -> DbResult<(Record, i64)> {

@@ -118,23 +118,13 @@ async fn drop_payloads(conn: &mut SqliteConnection, now: i64, cut: TruncateTo) -
         .fetch_one(&mut *conn)
         .await?;
     row.stored_bytes -= bytes;
-    let dropped = sqlx::query(DROP_PAYLOADS)
-        .bind(cut.run)
-        .bind(turn)
-        .bind(BoundaryColumn(boundary))
-        .bind(before.0)
-        .bind(before.1)
-        .execute(&mut *conn)
-        .await?;
+    let up_to_here = |sql: &'static str| {
+        let query = sqlx::query(sql).bind(cut.run).bind(turn).bind(BoundaryColumn(boundary));
+        query.bind(before.0).bind(before.1)
+    };
+    let dropped = up_to_here(DROP_PAYLOADS).execute(&mut *conn).await?;
     for sql in [compaction::DROP_REPLACED_RECORDS, compaction::DROP_EMPTY_DELETES] {
-        sqlx::query(sql)
-            .bind(cut.run)
-            .bind(turn)
-            .bind(BoundaryColumn(boundary))
-            .bind(before.0)
-            .bind(before.1)
-            .execute(&mut *conn)
-            .await?;
+        up_to_here(sql).execute(&mut *conn).await?;
     }
     row.dropped_turn = Some(turn);
     row.dropped_boundary = Some(BoundaryColumn(boundary));
