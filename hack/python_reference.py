@@ -43,8 +43,10 @@ def main() -> None:
 def page() -> Iterator[str]:
     yield from module(dalsegno, "dalsegno")
     yield "## `dalsegno.aio`\n"
-    yield f"{text(aio).partition('```python')[0].strip()}\n"
-    yield "Each method is that of `Run`, `Turn` or `Space`. What sends a request is a coroutine.\n"
+    summary, _, rest = text(aio).partition("```python")
+    yield f"{summary.strip()}\n\n{rest.partition('```')[2].strip()}\n"
+    yield f"#### `attach{signature(aio.attach)}`\n"
+    yield f"{text(aio.attach)}\n"
     for name in ("langgraph", "claude", "openai", "pydantic_ai"):
         yield from framework(Path(dalsegno.__file__).parent / name)
     yield from module(memory, "dalsegno.testing.memory")

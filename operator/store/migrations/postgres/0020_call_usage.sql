@@ -5,6 +5,35 @@ ALTER TABLE calls ADD COLUMN tokens_out bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN tool_calls bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN cost_micro_usd bigint NOT NULL DEFAULT 0;
 
+-- Whether at least 80 % of a limit are used. NULL is no limit, and the limit 0 is reached from the start.
+CREATE FUNCTION ds_is_near_limit_v1(_used bigint, _limit bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN coalesce(_limit > 0 AND _used * 5 >= _limit * 4, false);
+
+-- The bits of the limits that are near.
+CREATE FUNCTION ds_limits_near_v1(
+    _turns bigint, _limit_turns bigint, _tokens bigint, _limit_tokens bigint, _cost bigint, _limit_cost bigint,
+    _active_ms bigint, _limit_active_ms bigint
+) RETURNS integer
+LANGUAGE sql IMMUTABLE
+RETURN ds_is_near_limit_v1(_turns, _limit_turns)::integer
+    + 2 * ds_is_near_limit_v1(_tokens, _limit_tokens)::integer
+    + 4 * ds_is_near_limit_v1(_cost, _limit_cost)::integer
+    + 8 * ds_is_near_limit_v1(_active_ms, _limit_active_ms)::integer;
+
+-- Whether a limit of turns, tokens or cost is reached. NULL is no limit.
+CREATE FUNCTION ds_is_limit_reached_v1(
+    _turns bigint, _limit_turns bigint, _tokens bigint, _limit_tokens bigint, _cost bigint, _limit_cost bigint
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN coalesce(_turns >= _limit_turns, false) OR coalesce(_tokens >= _limit_tokens, false)
+    OR coalesce(_cost >= _limit_cost, false);
+
+-- The turns that a run has ended at a boundary, for its limit. A plan ends no turn. Of a fork only its own turns count.
+CREATE FUNCTION ds_own_turns_v1(_turn integer, _boundary smallint, _fork_turn integer) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+RETURN coalesce(_turn::bigint - (_boundary = 1)::integer - coalesce(_fork_turn, 0), 0);
+
 -- Adds what a call has used to the run's usage, and looks at the limits as a commit does. The caller holds the lock of
 -- the run's row.
 CREATE FUNCTION ds_add_usage_v1(
@@ -21,27 +50,22 @@ BEGIN
     SET spent_at = _now, tokens_in = _tokens_in, tokens_out = _tokens_out, tool_calls = _tool_calls,
         cost_micro_usd = _cost_micro_usd
     WHERE run = _run AND id = _call;
-    SELECT * INTO row_ FROM runs WHERE id = _run;
-    row_.tokens_in := row_.tokens_in + _tokens_in;
-    row_.tokens_out := row_.tokens_out + _tokens_out;
-    row_.cost_micro_usd := row_.cost_micro_usd + _cost_micro_usd;
-    -- A plan ends no turn. Of a fork only its own turns count.
-    turns_ := coalesce(row_.head_turn::bigint - (row_.head_boundary = 1)::integer - coalesce(row_.fork_turn, 0), 0);
-    tokens_ := row_.tokens_in + row_.tokens_out;
-    -- The bits of the limits of which at least 80 % are used.
-    near_ := CASE WHEN row_.limit_turns > 0 AND turns_ * 5 >= row_.limit_turns * 4 THEN 1 ELSE 0 END
-        + CASE WHEN row_.limit_tokens > 0 AND tokens_ * 5 >= row_.limit_tokens * 4 THEN 2 ELSE 0 END
-        + CASE WHEN row_.limit_cost > 0 AND row_.cost_micro_usd * 5 >= row_.limit_cost * 4 THEN 4 ELSE 0 END
-        + CASE WHEN row_.limit_active_ms > 0
-                AND (row_.active_ms + _now - row_.attached_at) * 5 >= row_.limit_active_ms * 4 THEN 8 ELSE 0 END;
     UPDATE runs
-    SET tokens_in = row_.tokens_in, tokens_out = row_.tokens_out, cost_micro_usd = row_.cost_micro_usd,
-        tool_calls = tool_calls + _tool_calls,
-        limit_reached_at = CASE
-            -- NULL is no limit.
-            WHEN coalesce(turns_ >= limit_turns, false) OR coalesce(tokens_ >= limit_tokens, false)
-                OR coalesce(row_.cost_micro_usd >= limit_cost, false)
-            THEN coalesce(limit_reached_at, _now)
+    SET tokens_in = tokens_in + _tokens_in, tokens_out = tokens_out + _tokens_out,
+        tool_calls = tool_calls + _tool_calls, cost_micro_usd = cost_micro_usd + _cost_micro_usd
+    WHERE id = _run
+    RETURNING * INTO row_;
+    turns_ := ds_own_turns_v1(row_.head_turn, row_.head_boundary, row_.fork_turn);
+    tokens_ := row_.tokens_in + row_.tokens_out;
+    near_ := ds_limits_near_v1(
+        turns_, row_.limit_turns, tokens_, row_.limit_tokens, row_.cost_micro_usd, row_.limit_cost,
+        row_.active_ms + _now - row_.attached_at, row_.limit_active_ms
+    );
+    UPDATE runs
+    SET limit_reached_at = CASE
+            WHEN ds_is_limit_reached_v1(
+                turns_, limit_turns, tokens_, limit_tokens, cost_micro_usd, limit_cost
+            ) THEN coalesce(limit_reached_at, _now)
         END,
         limits_near = CASE
             WHEN near_ & ~limits_near = 0 THEN limits_near

@@ -30,9 +30,9 @@ static CLAIM: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Whether a rewind undid the turn of a call. The parameters are the run, and when the call was first seen and its turn.
-const IS_UNDONE: &str = "SELECT EXISTS (SELECT FROM audit WHERE run = $1 AND kind = $2 AND at >= $3 \
-     AND (detail::jsonb #>> '{to,turn}')::integer < $4)";
+/// Whether a rewind undid the turn of a call.
+static IS_UNDONE: LazyLock<String> =
+    LazyLock::new(|| query_of_calls("SELECT {is_undone} FROM calls WHERE run = $1 AND id = $2"));
 
 const COMPLETE: &str = concat!(
     with_known_key!("$14"),
@@ -40,9 +40,14 @@ const COMPLETE: &str = concat!(
      FROM known, LATERAL ds_complete_v2(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 );
 
-/// A query of calls. `{calls}`: the columns of a call.
+/// A query of calls. `{calls}`: the columns of a call. `{is_undone}`: whether a rewind undid its turn.
 fn query_of_calls(sql: &str) -> String {
-    sql.replace("{calls}", &CallRow::columns_of("calls"))
+    let is_undone = format!(
+        "EXISTS (SELECT FROM audit WHERE audit.run = calls.run AND audit.kind = '{}' \
+             AND audit.at >= calls.created_at AND (audit.detail::jsonb #>> '{{to,turn}}')::integer < calls.turn)",
+        kind::REWOUND
+    );
+    sql.replace("{calls}", &CallRow::columns_of("calls")).replace("{is_undone}", &is_undone)
 }
 
 static ALL: LazyLock<String> =
@@ -77,7 +82,7 @@ static OPEN_TURN: LazyLock<String> = LazyLock::new(|| {
     query_of_calls(
         "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
          WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
-           AND calls.turn = ds_open_turn_v1(runs) \
+           AND calls.turn = ds_open_turn_v1(runs) AND (runs.rewinds = 0 OR NOT {is_undone}) \
          ORDER BY calls.ordinal",
     )
 });
@@ -149,8 +154,7 @@ impl Postgres {
     }
 
     async fn is_undone(&self, call: &CallRow) -> DbResult<bool> {
-        let query =
-            sqlx::query(IS_UNDONE).bind(call.run).bind(kind::REWOUND).bind(call.created_at).bind(call.turn);
+        let query = sqlx::query(AssertSqlSafe(IS_UNDONE.as_str())).bind(call.run).bind(&call.id);
         Ok(self.pool.for_run(call.run).one(query).await?.try_get(0)?)
     }
 

@@ -29,9 +29,9 @@ WITH head AS MATERIALIZED (
            unsettled_retry_same_key + unsettled_probe + unsettled_ask + keys_refused AS unsettled,
            own_open_calls, open_waits,
            cancel_requested_at, cancel_told_at, suspend, suspend_told_at, inbox, heartbeat_ms, audit_seq, audit_hash,
-           tokens_in AS tokens_in_before, tokens_out AS tokens_out_before, cost_micro_usd AS cost_before,
+           tokens_in + tokens_out AS tokens_before, cost_micro_usd AS cost_before,
            limit_turns, limit_tokens, limit_cost, limit_active_ms, limit_reached_at, active_ms, attached_at,
-           limits_near, coalesce(fork_turn, 0) AS turns_before,
+           limits_near, fork_turn,
            records_digest AS records_before,
            -- Whatever else moves the head does not update state_hash: then the size is unknown.
            CASE WHEN state_hash IS NOT DISTINCT FROM head_hash THEN state_bytes END AS bytes_before
@@ -50,23 +50,11 @@ proposed AS (
            ds_now_v1() AS now,
            coalesce(head_hash, decode(repeat('00', 32), 'hex')) AS parent_hash,
            head_position + $12[idx] AS position,
-           -- NULL is no limit. A plan ends no turn. Of a fork only its own turns count.
-           coalesce(CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END - turns_before >= limit_turns, false)
-               OR coalesce(tokens_in_before + tokens_out_before + $13[idx] + $14[idx] >= limit_tokens, false)
-               OR coalesce(cost_before + $16[idx] >= limit_cost, false)
-               AS reaches_limit,
-           -- The bits of the limits of which at least 80 % are used.
-           CASE WHEN limit_turns > 0
-                     AND (CASE $4[idx] WHEN 1 THEN $3[idx]::bigint - 1 ELSE $3[idx] END - turns_before) * 5
-                         >= limit_turns * 4
-                THEN 1 ELSE 0 END
-               + CASE WHEN limit_tokens > 0
-                       AND (tokens_in_before + tokens_out_before + $13[idx] + $14[idx]) * 5 >= limit_tokens * 4
-                      THEN 2 ELSE 0 END
-               + CASE WHEN limit_cost > 0 AND (cost_before + $16[idx]) * 5 >= limit_cost * 4 THEN 4 ELSE 0 END
-               + CASE WHEN limit_active_ms > 0 AND (active_ms + ds_now_v1() - attached_at) * 5 >= limit_active_ms * 4
-                      THEN 8 ELSE 0 END
-               AS near,
+           ds_is_limit_reached_v1(turns, limit_turns, tokens, limit_tokens, cost, limit_cost) AS reaches_limit,
+           ds_limits_near_v1(
+               turns, limit_turns, tokens, limit_tokens, cost, limit_cost,
+               active_ms + ds_now_v1() - attached_at, limit_active_ms
+           ) AS near,
            own_open_calls
                -- extras {
                - CASE WHEN $22 IS NULL AND own_open_calls > 0 THEN ds_named_open_calls_v1(id, $41) ELSE 0 END
@@ -77,7 +65,10 @@ proposed AS (
            -- }
            CASE WHEN $30 IS NULL THEN records_before ELSE ds_records_link_v1(records_before, $30) END
                AS records_digest
-    FROM head
+    FROM head, LATERAL (
+        SELECT ds_own_turns_v1($3[idx], $4[idx], fork_turn) AS turns,
+               tokens_before + $13[idx] + $14[idx] AS tokens, cost_before + $16[idx] AS cost
+    ) AS used
 ),
 checked AS MATERIALIZED (
     SELECT proposed.*,

@@ -195,10 +195,8 @@ fn mismatch(call: &CallRow, claim: &PreparedClaim) -> DbResult<Option<String>> {
 
 /// Whether a rewind undid the turn of a call.
 async fn is_undone(conn: &mut SqliteConnection, call: &CallRow) -> DbResult<bool> {
-    let query = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT 1 FROM audit WHERE run = ? AND kind = ? AND at >= ? AND detail ->> '$.to.turn' < ?)",
-    );
-    let query = query.bind(call.run).bind(kind::REWOUND).bind(call.created_at).bind(call.turn);
+    let sql = query_of_calls("SELECT {is_undone} FROM calls WHERE run = ? AND id = ?");
+    let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(call.run).bind(&call.id);
     Ok(query.fetch_one(conn).await?)
 }
 
@@ -388,8 +386,19 @@ pub(super) fn list_sql(which: CallFilter) -> String {
             "SELECT {calls} FROM runs JOIN calls ON calls.run = runs.id \
              WHERE runs.id = ? AND calls.state IN ('completed', 'failed') \
                AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
+               AND (runs.rewinds = 0 OR NOT {is_undone}) \
              ORDER BY calls.ordinal"
         }
     };
-    sql.replace("{calls}", &CallRow::columns_of("calls"))
+    query_of_calls(sql)
+}
+
+/// A query of calls. `{calls}`: the columns of a call. `{is_undone}`: whether a rewind undid its turn.
+fn query_of_calls(sql: &str) -> String {
+    let is_undone = format!(
+        "EXISTS (SELECT 1 FROM audit WHERE audit.run = calls.run AND audit.kind = '{}' \
+             AND audit.at >= calls.created_at AND audit.detail ->> '$.to.turn' < calls.turn)",
+        kind::REWOUND
+    );
+    sql.replace("{calls}", &CallRow::columns_of("calls")).replace("{is_undone}", &is_undone)
 }

@@ -29,6 +29,8 @@ impl Transition for RecordStarted {
             let run = change.run();
             run.attempt_state = EnumText(AttemptState::Attached);
             run.attached_at = Some(now);
+            // It may write a checkpoint, so its row is found however many attempts follow.
+            run.head_attempt = Some(self.attempt);
             let attempt = change.attempt()?;
             attempt.state = EnumText(AttemptState::Attached);
             attempt.attached_at = Some(now);

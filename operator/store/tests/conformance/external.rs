@@ -12,6 +12,7 @@ on_every_engine! {
     a_worker_that_starts_counts_as_attached_and_nobody_can_attach,
     only_the_worker_of_an_external_run_is_started_by_the_operator,
     a_crash_of_an_external_worker_is_without_progress_and_its_success_ends_the_run,
+    the_last_attempt_that_started_is_found_after_many_that_did_not,
     an_external_run_is_neither_adopted_nor_does_it_adopt,
 }
 
@@ -62,6 +63,21 @@ async fn a_crash_of_an_external_worker_is_without_progress_and_its_success_ends_
     let row = cx.end_attempt(run.id, &end, &NextStep::Finish(succeeded())).await.unwrap();
     assert_eq!(row.finish.unwrap().outcome, RunOutcome::Succeeded);
     assert_eq!(row.attempt.state, AttemptState::Ended);
+}
+
+async fn the_last_attempt_that_started_is_found_after_many_that_did_not(cx: &TestContext) {
+    let new = external();
+    let run = with_pod(cx, &new).await;
+    recorded(cx.record_identity(run.id, 1, &identity(dalsegno_model::Verdict::Accepted)).await.unwrap());
+    recorded(cx.record_started(run.id, 1).await.unwrap());
+    for number in 1..=20 {
+        let ended = cx.end_attempt(run.id, &ending(number, Class::Crash), &NextStep::Reserve).await.unwrap();
+        recorded(cx.record_pod(run.id, number + 1, &pod(&ended)).await.unwrap());
+    }
+    let row = cx.run_by_uid(&new.object_uid).await;
+    let started: Vec<_> = row.past.iter().filter(|it| it.attached_at.is_some()).collect();
+    assert!(matches!(&started[..], [it] if it.number == 1 && it.identity.is_some()), "{started:?}");
+    assert_eq!(row.head, None, "nothing is committed");
 }
 
 async fn an_external_run_is_neither_adopted_nor_does_it_adopt(cx: &TestContext) {

@@ -1,7 +1,7 @@
 //! Rewinds: going back to an earlier boundary undoes the later ones, which stay readable.
 
 use dalsegno_model::{
-    AttemptState, BoundaryId, Claimed, Class, Commit, Committed, NextStep, Rewind, Rewound, RunRecord,
+    AttemptState, BoundaryId, CallFilter, Claimed, Class, Commit, Committed, NextStep, Rewind, Rewound, RunRecord,
 };
 use dalsegno_proof::verify;
 use dalsegno_protocol::{Boundary, Policy};
@@ -19,6 +19,7 @@ on_every_engine! {
     a_plan_can_be_the_target,
     a_rewind_is_recorded_with_the_undone_boundaries,
     a_call_of_an_undone_turn_keeps_its_result,
+    the_calls_of_an_undone_turn_are_not_those_of_the_open_one,
     every_run_is_listed_once,
     a_scan_reads_every_boundary_once,
 }
@@ -214,6 +215,28 @@ async fn a_call_of_an_undone_turn_keeps_its_result(cx: &TestContext) {
     let worker = cx.start_worker(&run).await;
     let claimed = cx.claim(&worker.claim("pay", Policy::RetrySameKey)).await.unwrap();
     assert!(matches!(claimed, Claimed::Done { .. }), "{claimed:?}");
+}
+
+async fn the_calls_of_an_undone_turn_are_not_those_of_the_open_one(cx: &TestContext) {
+    let worker = cx.worker().await;
+    cx.commit_turn(&worker, 1).await;
+    let claim = cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
+    cx.complete(&worker.complete(&claim)).await.unwrap();
+    let open = async |run| {
+        let calls = cx.calls(run, CallFilter::OpenTurn).await.unwrap();
+        calls.into_iter().map(|call| call.id).collect::<Vec<_>>()
+    };
+    assert_eq!(open(worker.run).await, ["pay"]);
+    cx.commit_turn(&worker, 2).await;
+    let run = cx.end_and_reserve(&worker, Class::Disruption).await;
+    let run = done(cx.rewind(run.id, &back(&run, 1)).await.unwrap());
+    assert!(open(run.id).await.is_empty());
+    let worker = cx.start_worker(&run).await;
+    // A call that is made in the millisecond of the rewind counts as undone.
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    let claim = cx.start_call(&worker, "pay again", Policy::RetrySameKey).await;
+    cx.complete(&worker.complete(&claim)).await.unwrap();
+    assert_eq!(open(run.id).await, ["pay again"]);
 }
 
 async fn every_run_is_listed_once(cx: &TestContext) {

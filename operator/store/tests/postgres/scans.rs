@@ -1,7 +1,8 @@
-//! What runs every second or every minute reads no run in which there is nothing to do. The server itself explains each
-//! statement that the store sends.
+//! What runs every second or every minute reads no run in which there is nothing to do, and a page of records reads few
+//! rows besides its own. The server itself explains each statement that the store sends.
 
-use dalsegno_model::{EndedRun, PurgeScope, RunId};
+use dalsegno_model::{EndedRun, PurgeScope, RecordKeysQuery, RecordQuery, RunId, Written};
+use dalsegno_protocol::{Payload, RecordOp, RecordOrder};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
@@ -19,6 +20,12 @@ const RECENT: u32 = 400;
 
 /// Rows of `runs` that a statement may read if few runs have something to do.
 const FEW: f64 = 50.0;
+
+/// Keys of a space. One of them has as many entries.
+const KEYS: usize = 3_000;
+
+/// Rows of `records` that a page of ten may read: each row in the page's range, its key, and the key after it.
+const A_PAGE: f64 = 60.0;
 
 /// A server that plans a prepared statement five times may use a generic plan from then on.
 const ROUNDS: usize = 7;
@@ -78,12 +85,62 @@ async fn no_periodic_statement_reads_the_runs_that_have_nothing_to_do() {
             ask(&cx, what).await;
         }
         let plans = plans(&server.log()[before..]);
-        let read: Vec<_> = plans.iter().map(|plan| (rows_of_runs(&plan["Plan"]), plan)).collect();
+        let read: Vec<_> = plans.iter().map(|plan| (rows_of("runs", &plan["Plan"]), plan)).collect();
         assert!(read.iter().any(|(rows, _)| rows.is_some()), "{what}: no plan reads the runs: {plans:#?}");
         for (rows, plan) in read {
             assert!(rows.unwrap_or_default() <= most, "{what} reads {rows:?} rows: {plan:#}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_of_records_reads_no_row_far_from_it() {
+    let server = Server::start(&EXPLAIN_ALL);
+    let url = server.database().await;
+    let cx = open(&url).await;
+    let worker = cx.worker().await;
+    let value = || Payload::Json(json("1"));
+    let keys = (0..KEYS).map(|n| RecordOp::Put { space: "s".into(), key: format!("key/{n:04}"), value: value() });
+    let entries = (0..KEYS).map(|n| RecordOp::Append {
+        space: "s".into(),
+        key: "log".into(),
+        entry_id: n.to_string(),
+        value: value(),
+    });
+    let operations: Vec<_> = keys.chain(entries).collect();
+    for thousand in operations.chunks(1_000) {
+        let batch = worker.record_batch(thousand.to_vec());
+        assert_eq!(cx.write_records(&batch).await.unwrap(), Written::Ok);
+    }
+    for analyzed in [false, true] {
+        if analyzed {
+            PgConnection::connect(&url).await.unwrap().execute("ANALYZE").await.unwrap();
+        }
+        let before = server.log().len();
+        for _ in 0..ROUNDS {
+            read_pages(&cx, worker.run).await;
+        }
+        for plan in plans(&server.log()[before..]) {
+            let rows = rows_of("records", &plan["Plan"]).unwrap_or_default();
+            assert!(rows <= A_PAGE, "{rows} rows, analyzed: {analyzed}: {plan:#}");
+        }
+    }
+}
+
+/// Reads pages of ten in each way, in the middle of the space.
+async fn read_pages(cx: &TestContext, run: RunId) {
+    for (prefix, after) in [("key/", ("key/1500", 1)), ("key/15", ("key/1510", 1)), ("", ("log", 1_500))] {
+        for order in [RecordOrder::Asc, RecordOrder::Desc] {
+            let after = Some((after.0.to_owned(), after.1));
+            let (space, prefix) = ("s".into(), prefix.into());
+            let query = RecordQuery { space, prefix, order, after, limit: 10, bytes: 1 << 20 };
+            assert_eq!(cx.read_records(run, &query).await.unwrap().records.len(), 10, "{query:?}");
+            assert!(!cx.read_record_keys(run, &query).await.unwrap().keys.is_empty() || query.prefix.is_empty());
+        }
+    }
+    let keys = ["key/0001", "log", "key/2999"].map(String::from).to_vec();
+    let query = RecordKeysQuery { space: "s".into(), keys, after: 0, limit: 10, bytes: 1 << 20 };
+    assert_eq!(cx.read_records_of(run, &query).await.unwrap().records.len(), 10);
 }
 
 async fn ask(cx: &TestContext, what: &str) {
@@ -130,13 +187,13 @@ fn plans(log: &str) -> Vec<Value> {
     after_heading.map(|text| serde_json::from_str(&json(text)).unwrap()).collect()
 }
 
-/// Rows of `runs` that the steps of a plan have read, those that a filter removed included. `None`: no step reads it.
-fn rows_of_runs(node: &Value) -> Option<f64> {
+/// Rows of a table that the steps of a plan have read, those that a filter removed included. `None`: no step reads it.
+fn rows_of(table: &str, node: &Value) -> Option<f64> {
     let number = |name: &str| node[name].as_f64().unwrap_or_default();
-    let own = (node["Relation Name"] == "runs" && node["Node Type"] != "ModifyTable").then(|| {
+    let own = (node["Relation Name"] == table && node["Node Type"] != "ModifyTable").then(|| {
         let removed = number("Rows Removed by Filter") + number("Rows Removed by Index Recheck");
         (number("Actual Rows") + removed) * number("Actual Loops")
     });
-    let below = node["Plans"].as_array().into_iter().flatten().filter_map(rows_of_runs);
+    let below = node["Plans"].as_array().into_iter().flatten().filter_map(|plan| rows_of(table, plan));
     own.into_iter().chain(below).reduce(|one, other| one + other)
 }

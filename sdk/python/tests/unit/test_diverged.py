@@ -280,6 +280,28 @@ def test_a_call_that_a_probe_has_ended_is_over_also_if_its_turn_raises(dalsegno_
     assert asked == [5]
 
 
+@pytest.mark.parametrize("is_committed", [False, True], ids=["the turn was open", "the turn was committed"])
+def test_after_a_rewind_no_call_of_an_undone_turn_has_to_be_made(dalsegno_gateway: MemoryGateway, is_committed: bool) -> None:
+    """The guide of rewinds puts the branch into the ids of bookings, so that they are made anew."""
+    with in_process() as run, run.turn():
+        pass
+    dalsegno_gateway.start_attempt()
+    with pytest.raises(Crash), in_process() as run:
+        with run.turn():
+            own(run, f"book.{run.branch}")
+            pay(5)
+            if not is_committed:
+                raise Crash
+        raise Crash
+    dalsegno_gateway.rewind(1)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with run.turn() as turn:
+            own(run, f"book.{run.branch}")
+            turn.finish()
+    assert {"book.0", "book.1"} <= dalsegno_gateway.rows.calls.keys()
+
+
 @pytest.mark.parametrize(
     ("id", "tool", "place"),
     [

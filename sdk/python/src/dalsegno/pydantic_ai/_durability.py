@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
+from contextvars import ContextVar
 from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Any, Literal
@@ -48,6 +49,9 @@ RUN_IDS = uuid.UUID("5d6f3d44-5a86-4f41-9a5e-2b6d9a7f1c10")
 """The namespace of the default ids of agent runs. It never changes: a replay makes the same ids."""
 
 POLICIES = ("retrySameKey", "readOnly", "ask")
+
+_named_models: ContextVar[_NamedModels] = ContextVar("dalsegno_pydantic_ai_models")
+"""The models that the agent run has by their names."""
 
 
 class Durability(BaseDurabilityCapability[AgentDepsT]):
@@ -135,8 +139,13 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """Lets `wait_for_external_event` wait for a message to the run, and keeps replayed work out of traces."""
-        with replay_scope(), external_event_scope(_waits.MessageWaiter()):
-            return await super().wrap_run(ctx, handler=handler)
+        async with _NamedModels() as models:
+            token = _named_models.set(models)
+            try:
+                with replay_scope(), external_event_scope(_waits.MessageWaiter()):
+                    return await super().wrap_run(ctx, handler=handler)
+            finally:
+                _named_models.reset(token)
 
     async def wrap_model_request(
         self, ctx: RunContext[AgentDepsT], *, request_context: ModelRequestContext, handler: WrapModelRequestHandler
@@ -163,6 +172,16 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
         if not self._approvals or not requests.approvals:
             return None
         return await _waits.ask_for_approvals(open_run(), ctx.run_id, requests)
+
+    async def _resolve_model_for_request(self, model_id: str | None, run_context: RunContext[AgentDepsT]) -> Model:
+        """A model that is given by its name is built once for an agent run. Pydantic AI would build it for each request."""
+        models = _named_models.get()
+        if model_id not in models.by_name:
+            model = await super()._resolve_model_for_request(model_id, run_context)
+            if self._registered_model_id(model)[0]:
+                return model
+            await models.add(model_id, model)
+        return models.by_name[model_id]
 
     def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         self._journal = None
@@ -206,6 +225,19 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
         self, operation_id: DurableOperationId, tool: object | None, name: str
     ) -> CallPolicy | Literal[False]:
         return self._find_policy(name) if name and isinstance(operation_id, ToolsetCallToolId) else READ_ONLY
+
+
+class _NamedModels(contextlib.AsyncExitStack):
+    """The models that an agent run has by their names. Their connections stay open until it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_name: dict[str | None, Model] = {}
+
+    async def add(self, name: str | None, model: Model) -> None:
+        if model.provider is not None:
+            await self.enter_async_context(model.provider)
+        self.by_name[name] = model
 
 
 def _policy(tool: str, policy: Policy | Probe) -> CallPolicy:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pydantic_ai")
 
 from pydantic_ai import Agent, BinaryContent, FunctionToolset
+from pydantic_ai.capabilities import ResolveModelId
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import ConversationConflict, ConversationStore, InMemoryConversationStore
 from pydantic_ai.durable_exec import (
@@ -27,6 +28,9 @@ from pydantic_ai.durable_exec import (
 )
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.models import Model
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_ai.usage import RunUsage
 
@@ -34,6 +38,7 @@ import dalsegno
 from dalsegno.aio import AsyncRun
 from dalsegno.pydantic_ai import Durability, Probe, RecordConversationStore, call_key
 from dalsegno.testing.memory import MemoryGateway
+from dalsegno.testing.models import FakeOpenAI, Reply, ToolCall
 from pydantic_ai_replay import Agent as Main
 from pydantic_ai_replay import Crash, World, attempt, call, new_gateway, requests, run_to_end
 
@@ -416,3 +421,23 @@ def test_a_conversation_is_saved_with_the_turn_or_not_at_all() -> None:
             run_to_end(gateway, main, point)
             assert len(gateway.rows.records) == expected and gateway.finish, (point, sent[point[0]])
             assert gateway.finish["output"] == "three" and len(world.asked) <= 4, point
+
+
+def test_a_model_that_is_named_is_built_once_for_an_agent_run_and_keeps_its_connections() -> None:
+    """Pydantic AI builds one for each request; a request is then never sent by a connection that is open already."""
+    built: list[OpenAIChatModel] = []
+
+    def build(_: Any, name: str) -> Model:
+        built.append(OpenAIChatModel(name, provider=OpenAIProvider(base_url=model.environment["OPENAI_BASE_URL"], api_key="none")))
+        return built[-1]
+
+    capabilities = [Durability[None](tools={"pay": "retrySameKey"}), ResolveModelId[None](build)]
+    agent = Agent("gpt-5-mini", name="a", tools=[pay], capabilities=capabilities)
+    replies = [Reply(tool_calls=[ToolCall("pay", {"cents": n})]) for n in range(3)]
+    with new_gateway() as gateway, FakeOpenAI([*replies, Reply("done")]) as model:
+        attempt(gateway, one_turn(agent))
+        assert gateway.finish is not None and gateway.finish["output"] == "done"
+        assert len(model.requests) == 4
+    assert len(built) == 2, "Pydantic AI's own of the run, and the one that is asked"
+    clients = [it.provider._own_http_client for it in built if it.provider is not None]
+    assert all(client is None or client.is_closed for client in clients)

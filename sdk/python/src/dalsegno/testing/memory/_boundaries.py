@@ -251,6 +251,8 @@ def rewind(rows: Rows, turn: int) -> None:
     rows.events = [event for event in rows.events if event["turn"] <= turn]
     rows.waits = {id: wait for id, wait in rows.waits.items() if wait.turn <= turn}
     rows.parked_on = None
+    for call in rows.calls.values():
+        call.is_undone = call.is_undone or call.turn > turn
     for message in rows.messages:
         if message.get("taken", 0) > turn:
             del message["taken"]

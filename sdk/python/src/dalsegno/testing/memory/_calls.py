@@ -158,8 +158,8 @@ def unsettled(rows: Rows) -> list[Call]:
 
 
 def completed_in_open_turn(rows: Rows) -> list[Call]:
-    """The calls of the open turn that are over."""
-    over = [call for call in rows.calls.values() if call.state in ("completed", "failed")]
+    """The calls of the open turn that are over, and whose turn no rewind undid."""
+    over = [call for call in rows.calls.values() if call.state in ("completed", "failed") and not call.is_undone]
     return [call for call in over if call.turn == rows.open_turn]
 
 

@@ -27,6 +27,8 @@ class Call:
     claim: str | None = None
     attempt: int = 0
     tool: str | None = None
+    is_undone: bool = False
+    """Whether a rewind undid its turn."""
 
     def public(self) -> dict[str, Any]:
         """The call as an answer describes it."""
