@@ -65,17 +65,12 @@ fi
 if is_wanted overhead; then
     step 'Turns of one second: each framework with and without Dal Segno'
     DALSEGNO_ADAPTERS=none hack/adapters.sh
-    # The agents wait for their model most of the time, so all pairs run at once.
-    overheads=()
+    # One pair after the other: ten agents would disturb each other on a small machine.
     for framework in plain langgraph claude openai pydantic_ai; do
         python=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno/${framework/_/-}/bin/python
         [[ $framework != plain ]] || python=python3
-        PYTHONPATH=sdk/python/src "$python" sdk/python/benches/overhead.py "$framework" &
-        overheads+=("$!")
+        PYTHONPATH=sdk/python/src "$python" sdk/python/benches/overhead.py "$framework"
     done
-    code=0
-    for process in "${overheads[@]}"; do wait "$process" || code=$?; done
-    ((code == 0)) || die 'an agent has failed'
 fi
 
 # These benches need no containers: they use a control plane of their own with fake nodes.

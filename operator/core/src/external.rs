@@ -88,7 +88,8 @@ pub(crate) fn silence(seen: &ObservedPod, node: Option<ObservedNode>, now: Times
         (it.0, format!("{why}, and the kubelet of the node {on} does not confirm that it has"))
     });
     let left = |since: Timestamp| SILENCE - now.duration_since(since);
-    match node.or(late).map(|(since, why)| (left(since), why)) {
+    let longest = [node, late].into_iter().flatten().min_by_key(|(since, _)| *since);
+    match longest.map(|(since, why)| (left(since), why)) {
         None => Silence::None,
         Some((left, _)) if left.is_positive() => Silence::Short(left),
         Some((_, why)) => Silence::Long(Hold::new(Reason::EndNotConfirmed, why)),

@@ -10,9 +10,8 @@ impl RunRecord {
         self.limits.uses(&self.totals(self.now))
     }
 
-    /// The limits that are set, and what was used of them when the last boundary was committed or the last attempt ended.
-    /// It changes only with a boundary, the end of an attempt or the limits, so that a status with it needs no write
-    /// meanwhile.
+    /// The limits that are set, and what was used of them when the last boundary was committed or the last attempt ended,
+    /// with what calls have used since. The passing of time alone changes nothing in it, so it needs no write of the status.
     pub fn recorded_limit_uses(&self) -> Vec<LimitUse> {
         let last = self.finish.as_ref().map(|finish| finish.at).max(self.own_boundary().map(|head| head.at));
         self.limits.uses(&self.totals(last.unwrap_or(Timestamp::MIN)))

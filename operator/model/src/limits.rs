@@ -12,10 +12,10 @@ pub enum LimitName {
     /// Ended turns of the live branch. A plan ends no turn.
     #[serde(rename = "turns")]
     Turns,
-    /// Tokens to and from models, of all committed boundaries.
+    /// Tokens to and from models, of all committed boundaries and ended calls.
     #[serde(rename = "tokens")]
     Tokens,
-    /// Cost in millionths of a US dollar, of all committed boundaries.
+    /// Cost in millionths of a US dollar, of all committed boundaries and ended calls.
     #[serde(rename = "costMicroUSD")]
     CostMicroUsd,
     /// Time from the attach to the end of an attempt, of all attempts.
@@ -116,7 +116,8 @@ impl RunLimits {
         .collect()
     }
 
-    /// Whether a limit of turns, tokens or cost is reached. Only a boundary or a change of the limits changes that.
+    /// Whether a limit of turns, tokens or cost is reached. Only a boundary, the end of a call or a change of the limits
+    /// changes that.
     pub fn is_usage_reached(&self, totals: &LimitTotals) -> bool {
         Self { active_ms: None, ..*self }.uses(totals).iter().any(LimitUse::is_reached)
     }

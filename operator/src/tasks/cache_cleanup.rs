@@ -22,11 +22,16 @@ pub async fn run(ctx: Arc<Context>, runs: reflector::Store<RawRun>, filled: ones
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
-        let mut runs: HashSet<_> = runs.state().iter().map(|run| Owner::of(run.as_ref())).collect();
-        let to_try_again = release_pods(&ctx, &runs).await;
-        runs.extend(to_try_again);
-        ctx.remove_all_but(&runs);
+        let to_try_again = release_pods(&ctx, &owners(&runs)).await;
+        // Read again: runs may have been created meanwhile.
+        let mut kept = owners(&runs);
+        kept.extend(to_try_again);
+        ctx.remove_all_but(&kept);
     }
+}
+
+fn owners(runs: &reflector::Store<RawRun>) -> HashSet<Owner> {
+    runs.state().iter().map(|run| Owner::of(run.as_ref())).collect()
 }
 
 /// Removes the finalizer of pods whose AgentRun is gone: one that was created just before the deletion of its AgentRun, whose

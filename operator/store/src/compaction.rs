@@ -114,8 +114,7 @@ pub(crate) const DROP_REPLACED_RECORDS: &str = "DELETE FROM records \
          FROM records new JOIN records old \
            ON old.run = new.run AND old.space = new.space AND old.key = new.key AND old.seq < new.seq \
          WHERE new.run = $1 AND new.op IN ('put', 'delete') AND NOT new.undone \
-           AND (new.turn, new.boundary) <= ($2, $3) AND (new.turn, new.boundary) > ($4, $5) \
-         LIMIT 20000)";
+           AND (new.turn, new.boundary) <= ($2, $3) AND (new.turn, new.boundary) > ($4, $5))";
 
 /// Deletes a `delete` of the run `$1` of which [`DROP_REPLACED_RECORDS`], with the same parameters, has left nothing that
 /// it replaced. A key without rows holds nothing either, and costs no read anything.
@@ -127,8 +126,7 @@ pub(crate) const DROP_EMPTY_DELETES: &str = "DELETE FROM records \
            AND (r.turn, r.boundary) <= ($2, $3) AND (r.turn, r.boundary) > ($4, $5) \
            AND NOT EXISTS ( \
                SELECT 1 FROM records old \
-               WHERE old.run = $1 AND old.space = r.space AND old.key = r.key AND old.seq < r.seq) \
-         LIMIT 20000)";
+               WHERE old.run = $1 AND old.space = r.space AND old.key = r.key AND old.seq < r.seq))";
 
 /// The next step of compaction.
 pub(crate) enum CompactionStep {

@@ -75,6 +75,11 @@ fn supervise(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     if ctx.row.cancel.is_some() || reason_to_stop(ctx.row, seen).is_some() {
         return stop(ctx, seen);
     }
+    // No gateway tells such a worker that its time is over.
+    let plan = match ctx.row.active_time_end() {
+        Some(end) => plan.requeue_at_latest(end.duration_since(ctx.row.now)),
+        None => plan,
+    };
     with_holds(ctx, seen, plan)
 }
 

@@ -5,10 +5,13 @@ ALTER TABLE calls ADD COLUMN tokens_out bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN tool_calls bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN cost_micro_usd bigint NOT NULL DEFAULT 0;
 
+-- What was spent after a boundary is found without the other calls.
+CREATE INDEX calls_spent ON calls (run, spent_at) WHERE spent_at IS NOT NULL;
+
 -- Whether at least 80 % of a limit are used. NULL is no limit, and the limit 0 is reached from the start.
 CREATE FUNCTION ds_is_near_limit_v1(_used bigint, _limit bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE
-RETURN coalesce(_limit > 0 AND _used * 5 >= _limit * 4, false);
+RETURN coalesce(_limit > 0 AND _used >= _limit - _limit / 5, false);
 
 -- The bits of the limits that are near.
 CREATE FUNCTION ds_limits_near_v1(
@@ -44,28 +47,27 @@ DECLARE
     row_ runs;
     turns_ bigint;
     tokens_ bigint;
+    cost_ bigint;
     near_ integer;
 BEGIN
     UPDATE calls
     SET spent_at = _now, tokens_in = _tokens_in, tokens_out = _tokens_out, tool_calls = _tool_calls,
         cost_micro_usd = _cost_micro_usd
     WHERE run = _run AND id = _call;
-    UPDATE runs
-    SET tokens_in = tokens_in + _tokens_in, tokens_out = tokens_out + _tokens_out,
-        tool_calls = tool_calls + _tool_calls, cost_micro_usd = cost_micro_usd + _cost_micro_usd
-    WHERE id = _run
-    RETURNING * INTO row_;
+    SELECT * INTO row_ FROM runs WHERE id = _run;
+    cost_ := row_.cost_micro_usd + _cost_micro_usd;
     turns_ := ds_own_turns_v1(row_.head_turn, row_.head_boundary, row_.fork_turn);
-    tokens_ := row_.tokens_in + row_.tokens_out;
+    tokens_ := row_.tokens_in + _tokens_in + row_.tokens_out + _tokens_out;
     near_ := ds_limits_near_v1(
-        turns_, row_.limit_turns, tokens_, row_.limit_tokens, row_.cost_micro_usd, row_.limit_cost,
+        turns_, row_.limit_turns, tokens_, row_.limit_tokens, cost_, row_.limit_cost,
         row_.active_ms + _now - row_.attached_at, row_.limit_active_ms
     );
     UPDATE runs
-    SET limit_reached_at = CASE
-            WHEN ds_is_limit_reached_v1(
-                turns_, limit_turns, tokens_, limit_tokens, cost_micro_usd, limit_cost
-            ) THEN coalesce(limit_reached_at, _now)
+    SET tokens_in = tokens_in + _tokens_in, tokens_out = tokens_out + _tokens_out,
+        tool_calls = tool_calls + _tool_calls, cost_micro_usd = cost_,
+        limit_reached_at = CASE
+            WHEN ds_is_limit_reached_v1(turns_, limit_turns, tokens_, limit_tokens, cost_, limit_cost)
+            THEN coalesce(limit_reached_at, _now)
         END,
         limits_near = CASE
             WHEN near_ & ~limits_near = 0 THEN limits_near

@@ -12,7 +12,8 @@ use dalsegno_model::{BoundaryFacts, LedBy, PastCall};
 /// The boundary `$2`, `$3`, `$4` of the run `$1`.
 ///
 /// What was used up to it is the run's sum without what later boundaries and later ends of calls used. So the head of a
-/// run, however long, costs few rows. Epochs only grow, and turns grow within an epoch. A rewind makes turns smaller: then all are read.
+/// run, however long, costs few rows. Epochs only grow, and turns grow within an epoch. A rewind makes turns smaller: then
+/// all are read.
 pub(crate) const BOUNDARY_FACTS: &str = "\
     SELECT b.undone, b.event_count, b.at, p.at AS parent_at, \
         (SELECT t.at FROM boundaries t \

@@ -26,9 +26,6 @@ const HAS_ENTRY: &str = "SELECT EXISTS ( \
          WHERE run = ? AND space = ? AND key = ? AND records.entry_id = ? AND NOT records.undone \
      )";
 
-const DELETE_REPLACED_BY_PREFIX: &str = "DELETE FROM records INDEXED BY records_by_boundary \
-     WHERE run = ?1 AND turn = ?5 AND boundary = ?6 AND space = ?2 AND key >= ?3 AND key < ?4 AND NOT undone";
-
 /// The keys of the space `?2` from `?3` to before `?4`. Goes from key to key.
 macro_rules! with_keys {
     () => {
@@ -51,6 +48,16 @@ macro_rules! from_held_keys {
          ), 0)"
     };
 }
+
+/// What keys that hold something got after the last boundary: no rewind can ask for it again.
+const DELETE_REPLACED_BY_PREFIX: &str = concat!(
+    with_keys!(),
+    "DELETE FROM records INDEXED BY records_by_boundary \
+     WHERE run = ?1 AND turn = ?5 AND boundary = ?6 AND space = ?2 AND key >= ?3 AND key < ?4 AND NOT undone \
+       AND key IN (SELECT key ",
+    from_held_keys!(),
+    ")"
+);
 
 /// Counts no further than `?5`.
 const COUNT_HELD_KEYS: &str =

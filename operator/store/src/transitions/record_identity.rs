@@ -6,7 +6,7 @@ use super::{Change, Decision, Rows, Transition, text};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
 use dalsegno_model::audit::{actor, kind};
-use dalsegno_model::{AttemptState, Identity, Recorded};
+use dalsegno_model::{AttemptState, Identity, Recorded, Verdict};
 
 /// [`dalsegno_model::Store::record_identity`].
 #[derive(Clone, Debug)]
@@ -53,5 +53,18 @@ pub(super) fn identify(change: &mut Change, identity: &Identity) -> DbResult<()>
         "verdict": identity.verdict,
     });
     change.audit(kind::IDENTITY, actor::OPERATOR, detail);
+    note_writer(change);
     Ok(())
+}
+
+/// Notes that the current attempt may write a checkpoint of its own, so that its row is found however many attempts follow.
+/// Its worker has started, and its version was not refused.
+pub(super) fn note_writer(change: &mut Change) {
+    let run = change.row();
+    let has_started = run.attempt_state.0 == AttemptState::Attached;
+    let is_allowed = run.verdict.as_ref().is_some_and(|verdict| verdict.0 != Verdict::Refused);
+    if run.external && has_started && is_allowed {
+        let attempt = run.attempt;
+        change.run().head_attempt = Some(attempt);
+    }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::record_identity::note_writer;
 use super::{Change, Decision, Rows, Transition};
 use crate::db_error::DbResult;
 use crate::reads::EnumText;
@@ -29,13 +30,12 @@ impl Transition for RecordStarted {
             let run = change.run();
             run.attempt_state = EnumText(AttemptState::Attached);
             run.attached_at = Some(now);
-            // It may write a checkpoint, so its row is found however many attempts follow.
-            run.head_attempt = Some(self.attempt);
             let attempt = change.attempt()?;
             attempt.state = EnumText(AttemptState::Attached);
             attempt.attached_at = Some(now);
             let detail = json!({ "attempt": attempt.number });
             change.audit(kind::STARTED, actor::OPERATOR, detail);
+            note_writer(&mut change);
         }
         change.recorded()
     }

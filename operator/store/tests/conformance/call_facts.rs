@@ -203,7 +203,8 @@ async fn limits_that_usage_of_a_call_nearly_reaches_are_announced_once(cx: &Test
     }
 }
 
-/// At 79, 80 and 100 of 100, for each limit alone. What the boundaries before have found is forgotten first.
+/// At 79, 80 and 100 of 100, for each limit alone, by a call and by a boundary. What the boundaries before have found is
+/// forgotten first.
 async fn a_call_finds_each_limit_near_and_reached_where_a_boundary_does(cx: &TestContext) {
     let none = RunLimits { turns: None, tokens: None, cost_micro_usd: None, active_ms: None };
     let minutes = |count: i64| count * 60_000;
@@ -213,25 +214,30 @@ async fn a_call_finds_each_limit_near_and_reached_where_a_boundary_does(cx: &Tes
         ("cost", RunLimits { cost_micro_usd: Some(100), ..none }, 4),
         ("active time", RunLimits { active_ms: Some(minutes(100)), ..none }, 8),
     ] {
-        for percent in [79, 80, 100] {
+        for (percent, by_call) in [79, 80, 100].into_iter().flat_map(|percent| [(percent, true), (percent, false)]) {
             let worker = cx.worker().await;
-            for turn in 1..=percent / 20 {
-                ok(cx.commit(&worker.result(turn as i32)).await.unwrap());
+            let turns = percent as i32 / 20;
+            for turn in 1..turns + i32::from(by_call) {
+                ok(cx.commit(&worker.result(turn)).await.unwrap());
             }
             cx.set_limits(worker.run, &limits).await.unwrap();
             let earlier = minutes(percent);
             tamper(cx, &format!("UPDATE runs SET attached_at = attached_at - {earlier}")).await;
             tamper(cx, "UPDATE runs SET limits_near = 0, limit_reached_at = NULL").await;
-            let claim = cx.start_call(&worker, "model", Policy::ReadOnly).await;
             let half = percent / 2;
             let usage =
                 Usage { tokens_in: half, tokens_out: percent - half, tool_calls: 0, cost_micro_usd: percent };
-            cx.complete(&Complete { usage, ..worker.complete(&claim) }).await.unwrap();
+            if by_call {
+                let claim = cx.start_call(&worker, "model", Policy::ReadOnly).await;
+                cx.complete(&Complete { usage, ..worker.complete(&claim) }).await.unwrap();
+            } else {
+                ok(cx.commit(&Commit { usage, ..worker.result(turns) }).await.unwrap());
+            }
             let near = count(cx, "SELECT CAST(max(limits_near) AS bigint) FROM runs").await;
-            assert_eq!(near, if percent < 80 { 0 } else { bit }, "{percent} % of {name}");
+            assert_eq!(near, if percent < 80 { 0 } else { bit }, "{percent} % of {name}, by a call: {by_call}");
             let is_reached = cx.run_of(&worker).await.limit_reached_at.is_some();
             // The limit of active time is compared with the clock by whoever asks.
-            assert_eq!(is_reached, percent == 100 && bit != 8, "{percent} % of {name}");
+            assert_eq!(is_reached, percent == 100 && bit != 8, "{percent} % of {name}, by a call: {by_call}");
         }
     }
 }

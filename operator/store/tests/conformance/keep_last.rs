@@ -30,6 +30,7 @@ on_every_engine! {
 on_every_persistent_engine! {
     replaced_records_are_deleted_behind_the_boundaries_that_are_kept,
     keys_that_a_prefix_has_emptied_leave_nothing_behind_the_boundaries_that_are_kept,
+    one_cut_deletes_all_that_was_replaced_however_much_that_is,
 }
 
 /// One key is replaced in each turn; the other grows, and was deleted and written again before that.
@@ -102,6 +103,29 @@ async fn keys_that_a_prefix_has_emptied_leave_nothing_behind_the_boundaries_that
     let rewound = cx.rewind(worker.run, &rewind_to(1, to)).await.unwrap();
     assert!(matches!(rewound, Rewound::Done(_)), "{rewound:?}");
     assert_eq!(keys().await, ["later/0", "later/1", "later/2"]);
+}
+
+async fn one_cut_deletes_all_that_was_replaced_however_much_that_is(cx: &TestContext) {
+    let worker = cx.worker().await;
+    let write = async |operations| {
+        assert_eq!(cx.write_records(&worker.record_batch(operations)).await.unwrap(), Written::Ok);
+    };
+    for batch in 0..30 {
+        let put = |n| RecordOp::Put {
+            space: "s".into(),
+            key: format!("{}/{batch}-{n}", batch % 3),
+            value: Payload::Json(json("1")),
+        };
+        write((0..1_000).map(put).collect()).await;
+    }
+    grow(cx, &worker, 1..=1).await;
+    for prefix in ["0/", "1/", "2/"] {
+        write(vec![RecordOp::DeletePrefix { space: "s".into(), prefix: prefix.into() }]).await;
+    }
+    grow(cx, &worker, 2..=20).await;
+    keep_last(cx, worker.run, 5).await;
+    compact(cx, worker.run).await;
+    assert_eq!(engines::count(cx, "SELECT count(*) FROM records").await, 0);
 }
 
 /// Commits turns with one event each; each appends its number to the list `log`.

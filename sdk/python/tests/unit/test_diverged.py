@@ -283,10 +283,9 @@ def test_a_call_that_a_probe_has_ended_is_over_also_if_its_turn_raises(dalsegno_
 @pytest.mark.parametrize("is_committed", [False, True], ids=["the turn was open", "the turn was committed"])
 def test_after_a_rewind_no_call_of_an_undone_turn_has_to_be_made(dalsegno_gateway: MemoryGateway, is_committed: bool) -> None:
     """The guide of rewinds puts the branch into the ids of bookings, so that they are made anew."""
-    with in_process() as run, run.turn():
-        pass
-    dalsegno_gateway.start_attempt()
     with pytest.raises(Crash), in_process() as run:
+        with run.turn():
+            pass
         with run.turn():
             own(run, f"book.{run.branch}")
             pay(5)

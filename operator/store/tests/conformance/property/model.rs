@@ -29,11 +29,11 @@ fn records(id: Uuid) -> Vec<RecordOp> {
     let change = |of: &u8| {
         let (space, key) = ("s".to_owned(), format!("k{}", of % 3));
         let value = || Payload::Json(json(&of.to_string()));
-        match of % 6 {
+        match of / 3 % 6 {
             0 => RecordOp::Put { value: value(), space, key },
             1 => RecordOp::PutIfAbsent { value: value(), space, key },
             2 => RecordOp::Delete { space, key },
-            3 => RecordOp::DeletePrefix { space, prefix: ["k", "k1"][usize::from(of % 2)].to_owned() },
+            3 => RecordOp::DeletePrefix { space, prefix: ["k", "k1"][usize::from(of / 18 % 2)].to_owned() },
             _ => RecordOp::Append { value: value(), space, key, entry_id: (of % 7).to_string() },
         }
     };

@@ -27,6 +27,7 @@ from pydantic_ai.durable_exec import (
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext
+from pydantic_ai.providers import Provider
 from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
@@ -50,8 +51,8 @@ RUN_IDS = uuid.UUID("5d6f3d44-5a86-4f41-9a5e-2b6d9a7f1c10")
 
 POLICIES = ("retrySameKey", "readOnly", "ask")
 
-_named_models: ContextVar[_NamedModels] = ContextVar("dalsegno_pydantic_ai_models")
-"""The models that the agent run has by their names."""
+_named_models: ContextVar[_NamedModels | None] = ContextVar("dalsegno_pydantic_ai_models", default=None)
+"""The models that the agent run around has by their names."""
 
 
 class Durability(BaseDurabilityCapability[AgentDepsT]):
@@ -66,7 +67,8 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
     approvals: whether a tool that needs approval opens an approval of the run, and the run gives its pod back until a
         person has answered. Without it the requests are left to other capabilities or to the agent's output.
     models, event_stream_handler, name: as for each durability capability of Pydantic AI. Names must stay the same while
-        a turn is open: they are in the ids of its calls.
+        a turn is open: they are in the ids of its calls. A `ResolveModelId` is asked for the model of a name once for
+        each agent run.
 
     Errors: `UserError` at the construction of the agent where a tool has no policy, has a timeout and may have an
     effect, or belongs to a toolset that cannot be made durable. An agent run raises `NotAttached` or `Error` outside of
@@ -139,7 +141,7 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
         """Lets `wait_for_external_event` wait for a message to the run, and keeps replayed work out of traces."""
-        async with _NamedModels() as models:
+        async with _NamedModels(ctx.run_id) as models:
             token = _named_models.set(models)
             try:
                 with replay_scope(), external_event_scope(_waits.MessageWaiter()):
@@ -174,14 +176,17 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
         return await _waits.ask_for_approvals(open_run(), ctx.run_id, requests)
 
     async def _resolve_model_for_request(self, model_id: str | None, run_context: RunContext[AgentDepsT]) -> Model:
-        """A model that is given by its name is built once for an agent run. Pydantic AI would build it for each request."""
+        """A model that is given by its name is built once for an agent run, and keeps its connections until that ends.
+        Pydantic AI would build it for each request."""
         models = _named_models.get()
-        if model_id not in models.by_name:
-            model = await super()._resolve_model_for_request(model_id, run_context)
-            if self._registered_model_id(model)[0]:
-                return model
-            await models.add(model_id, model)
-        return models.by_name[model_id]
+        if models is None or models.run_id != run_context.run_id:  # another capability asks, outside of the run
+            return await super()._resolve_model_for_request(model_id, run_context)
+        if model_id in models.by_name:
+            return models.by_name[model_id]
+        model = await super()._resolve_model_for_request(model_id, run_context)
+        if model.provider is not None and not self._registered_model_id(model)[0]:
+            await models.keep(model_id, model, model.provider)
+        return model
 
     def _bind_to_agent(self, agent: AbstractAgent[AgentDepsT, Any]) -> None:
         self._journal = None
@@ -230,13 +235,14 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
 class _NamedModels(contextlib.AsyncExitStack):
     """The models that an agent run has by their names. Their connections stay open until it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str | None) -> None:
         super().__init__()
+        self.run_id = run_id
         self.by_name: dict[str | None, Model] = {}
 
-    async def add(self, name: str | None, model: Model) -> None:
-        if model.provider is not None:
-            await self.enter_async_context(model.provider)
+    async def keep(self, name: str | None, model: Model, provider: Provider[Any]) -> None:
+        await provider.__aenter__()
+        self.push_async_callback(provider.__aexit__, None, None, None)
         self.by_name[name] = model
 
 

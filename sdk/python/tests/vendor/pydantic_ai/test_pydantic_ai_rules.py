@@ -424,20 +424,30 @@ def test_a_conversation_is_saved_with_the_turn_or_not_at_all() -> None:
 
 
 def test_a_model_that_is_named_is_built_once_for_an_agent_run_and_keeps_its_connections() -> None:
-    """Pydantic AI builds one for each request; a request is then never sent by a connection that is open already."""
+    """Pydantic AI builds one for each request, and closes its client: no connection would be used twice."""
     built: list[OpenAIChatModel] = []
+    open_clients: list[list[Any]] = []
 
     def build(_: Any, name: str) -> Model:
-        built.append(OpenAIChatModel(name, provider=OpenAIProvider(base_url=model.environment["OPENAI_BASE_URL"], api_key="none")))
+        url = model.environment["OPENAI_BASE_URL"]
+        built.append(OpenAIChatModel(name, provider=OpenAIProvider(base_url=url, api_key="none")))
         return built[-1]
 
-    capabilities = [Durability[None](tools={"pay": "retrySameKey"}), ResolveModelId[None](build)]
-    agent = Agent("gpt-5-mini", name="a", tools=[pay], capabilities=capabilities)
-    replies = [Reply(tool_calls=[ToolCall("pay", {"cents": n})]) for n in range(3)]
+    def clients() -> list[Any]:
+        return [it.provider._own_http_client for it in built if it.provider is not None]
+
+    def look(cents: int) -> str:
+        open_clients.append([client for client in clients() if not client.is_closed])
+        return "seen"
+
+    capabilities = [Durability[None](tools={"look": "readOnly"}), ResolveModelId[None](build)]
+    agent = Agent("gpt-5-mini", name="a", tools=[look], capabilities=capabilities)
+    replies = [Reply(tool_calls=[ToolCall("look", {"cents": n})]) for n in range(3)]
     with new_gateway() as gateway, FakeOpenAI([*replies, Reply("done")]) as model:
         attempt(gateway, one_turn(agent))
         assert gateway.finish is not None and gateway.finish["output"] == "done"
         assert len(model.requests) == 4
     assert len(built) == 2, "Pydantic AI's own of the run, and the one that is asked"
-    clients = [it.provider._own_http_client for it in built if it.provider is not None]
-    assert all(client is None or client.is_closed for client in clients)
+    asked = built[1].provider
+    assert asked is not None and all(asked._own_http_client in seen for seen in open_clients) and len(open_clients) == 3
+    assert asked._own_http_client is not None and asked._own_http_client.is_closed
