@@ -79,9 +79,9 @@ venv() {
     mkdir -p "$directory"
     (
         flock 9
-        [[ -x $directory/bin/python && -x $directory/bin/pip ]] || "$base" -m venv --clear "$directory"
+        [[ -x $directory/bin/python && -x $directory/bin/pip ]] || "$base" -m venv --clear "$directory" || exit
         "$directory/bin/python" -m pip install --quiet --disable-pip-version-check "${@:2}"
-    ) 9>"$directory.lock"
+    ) 9>"$directory.lock" || return
     python=$directory/bin/python
 }
 
@@ -95,7 +95,7 @@ need_pytest() {
 # need_types: sets `type_checkers` to the programs of an environment with mypy, pyright, and pytest for its types.
 need_types() {
     local python
-    venv mypy mypy==2.4.1 pyright==1.1.414 pytest==9.2.0
+    venv mypy mypy==2.4.1 pyright==1.1.414 pytest==9.2.0 || return
     type_checkers=${python%/*}
 }
 

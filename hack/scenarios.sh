@@ -8,7 +8,7 @@ target=${1:?scenarios or examples, which run in parallel, or chaos, one after th
 shift
 threads=3 images=()
 [[ $target != chaos ]] || threads=1
-[[ $target != chaos || ($# -gt 0 && $* != *external* && $* != *dbos*) ]] || images+=(dbos)
+[[ $target != chaos ]] || images+=(dbos)
 [[ $target != examples ]] || threads=4 images=(all)
 
 need_languages

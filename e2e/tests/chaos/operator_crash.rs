@@ -66,13 +66,13 @@ fn is_stop(step: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_dies_before_any_step_of_a_recovery_leaves_one_pod_per_attempt_and_exact_counters()
+async fn an_operator_that_dies_before_a_step_of_a_recovery_leaves_one_pod_per_attempt_and_exact_counters()
 -> Result {
     crash_at_every_step("before").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_dies_after_any_step_of_a_recovery_leaves_one_pod_per_attempt_and_exact_counters()
+async fn an_operator_that_dies_after_a_step_of_a_recovery_leaves_one_pod_per_attempt_and_exact_counters()
 -> Result {
     crash_at_every_step("after").await
 }
