@@ -377,6 +377,11 @@ fn other_stops() -> Vec<Case> {
     vec![
         case("the limit of active time deletes the pod", limited, stops),
         case(
+            "the end of the active time is looked at",
+            with(pod(3)).spec(json!({ "limits": { "activeSeconds": 3_600 } })),
+            running().requeue_after(3_550),
+        ),
+        case(
             "and holds the run once the pod has ended",
             with(pod(3).terminated(143).deleted(20)).spec(json!({ "limits": { "activeSeconds": 10 } })),
             expect_end(3, Cause::LimitReached, Class::Neutral),

@@ -55,6 +55,11 @@ fn silences() -> Vec<Case> {
             held(Reason::EndNotConfirmed)
                 .message_contains("the pod triage-3 should have ended by 2026-11-20T11:55:30Z"),
         ),
+        case(
+            "a pod that does not end, and then its node falls silent too",
+            with(pod(3).deleted(300)).node_not_ready(5),
+            held(Reason::EndNotConfirmed).message_contains("the pod triage-3 should have ended by"),
+        ),
         case("a pod that takes its time to end", with(pod(3).deleted(20)), running().requeue_after(70)),
         case("a node that is Ready again", working().node_ready(5), running()),
         case(
