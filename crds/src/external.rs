@@ -6,10 +6,11 @@
 
 use kube::core::{Rule, validate};
 use schemars::Schema;
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use crate::agentdefinition::RunDefaults;
 use crate::agentrun::AgentRunSpec;
-use crate::policies::{OnCorruptCheckpoint, OnPriorRun, OnSameCheckpoint};
 
 /// A field that is not supported.
 struct Unsupported {
@@ -19,77 +20,79 @@ struct Unsupported {
     value: Option<&'static str>,
     /// What to do instead.
     instead: &'static str,
-    /// Whether a run sets it, by itself.
-    in_run: fn(&AgentRunSpec) -> bool,
-    /// Whether the defaults of a definition set it. `None`: defaults have no such field.
-    in_defaults: Option<fn(&RunDefaults) -> bool>,
 }
 
-/// A field that a run and the defaults of a definition have both.
-macro_rules! both {
-    ($path:literal, $value:expr, $instead:literal, $it:ident => $is_set:expr) => {
-        Unsupported {
-            path: $path,
-            value: $value,
-            instead: $instead,
-            in_run: |$it| $is_set,
-            in_defaults: Some(|$it| $is_set),
-        }
-    };
-}
+/// The only one that the defaults of a definition do not have.
+static OF_RUNS: Unsupported =
+    field("resumeFrom", "a fork copies checkpoints of the store, and this agent has none there");
 
-static UNSUPPORTED: &[Unsupported] = &[
-    Unsupported {
-        path: "resumeFrom",
-        value: None,
-        instead: "a fork copies checkpoints of the store, and this agent has none there",
-        in_run: |it| it.resume_from.is_some(),
-        in_defaults: None,
-    },
-    both!("liveness", None, "the worker sends no heartbeats and does not attach: use the probes of its container",
-        it => it.liveness.is_some()),
-    both!("suspend", None, "a suspend deletes the pod: set terminationGracePeriodSeconds in the template",
-        it => it.suspend.is_some()),
-    both!("limits.turns", None, "only activeSeconds is counted, because the worker reports no turns",
-        it => it.limits.as_ref().is_some_and(|it| it.turns.is_some())),
-    both!("limits.tokens", None, "only activeSeconds is counted, because the worker reports no tokens",
-        it => it.limits.as_ref().is_some_and(|it| it.tokens.is_some())),
-    both!("limits.costMicroUSD", None, "only activeSeconds is counted, because the worker reports no cost",
-        it => it.limits.as_ref().is_some_and(|it| it.cost_micro_usd.is_some())),
-    both!("fourEyes", Some("true"), "the worker cannot ask for approvals", it => it.four_eyes == Some(true)),
-    both!("checkpoints", None, "the store has no checkpoints of this agent", it => it.checkpoints.is_some()),
-    both!("retention.keepLast", None, "the store has no checkpoints of this agent",
-        it => it.retention.as_ref().is_some_and(|it| it.keep_last.is_some())),
-    both!("recovery.onSameCheckpoint", Some("'Rewind'"), "the store has no checkpoints of this agent",
-        it => it.recovery.as_ref().and_then(|it| it.on_same_checkpoint) == Some(OnSameCheckpoint::Rewind)),
-    both!("recovery.onCorruptCheckpoint", Some("'LastGood'"), "the store has no checkpoints of this agent",
-        it => it.recovery.as_ref().and_then(|it| it.on_corrupt_checkpoint) == Some(OnCorruptCheckpoint::LastGood)),
-    both!("onPriorRun", Some("'Adopt'"), "nothing fences the worker of the earlier run, which may still run",
-        it => it.on_prior_run == Some(OnPriorRun::Adopt)),
+static OF_RUNS_AND_DEFAULTS: [Unsupported; 11] = [
+    field("liveness", "the worker sends no heartbeats and does not attach: use the probes of its container"),
+    field("suspend", "a suspend deletes the pod: set terminationGracePeriodSeconds in the template"),
+    field("limits.turns", "only activeSeconds is counted, because the worker reports no turns"),
+    field("limits.tokens", "only activeSeconds is counted, because the worker reports no tokens"),
+    field("limits.costMicroUSD", "only activeSeconds is counted, because the worker reports no cost"),
+    value("fourEyes", "true", "the worker cannot ask for approvals"),
+    field("checkpoints", "the store has no checkpoints of this agent"),
+    field("retention.keepLast", "the store has no checkpoints of this agent"),
+    value("recovery.onSameCheckpoint", "Rewind", "the store has no checkpoints of this agent"),
+    value("recovery.onCorruptCheckpoint", "LastGood", "the store has no checkpoints of this agent"),
+    value("onPriorRun", "Adopt", "nothing fences the worker of the earlier run, which may still run"),
 ];
+
+const fn field(path: &'static str, instead: &'static str) -> Unsupported {
+    Unsupported { path, value: None, instead }
+}
+
+const fn value(path: &'static str, value: &'static str, instead: &'static str) -> Unsupported {
+    Unsupported { path, value: Some(value), instead }
+}
+
+impl Unsupported {
+    fn of_runs() -> impl Iterator<Item = &'static Self> {
+        [&OF_RUNS].into_iter().chain(&OF_RUNS_AND_DEFAULTS)
+    }
+
+    /// The field below a place, and its value if only that is refused.
+    fn name(&self, place: &str) -> String {
+        let place = if place.is_empty() { String::new() } else { format!("{place}.") };
+        let value = self.value.map_or_else(String::new, |value| format!(": {value}"));
+        format!("{place}{}{value}", self.path)
+    }
+
+    /// Whether these settings, as JSON, have the field with a value that is refused.
+    fn is_in(&self, settings: &Json) -> bool {
+        match settings.pointer(&format!("/{}", self.path.replace('.', "/"))) {
+            None | Some(Json::Null) => false,
+            Some(Json::String(found)) => self.value.is_none_or(|value| value == found),
+            Some(found) => self.value.is_none_or(|value| value == found.to_string()),
+        }
+    }
+}
 
 /// The fields of a run and of its definition's defaults that an agent with `checkpointing: External` does not support, each
 /// with what to do instead.
 pub fn unsupported_fields(spec: &AgentRunSpec, defaults: &RunDefaults) -> Vec<String> {
-    let describe = |place: &str, it: &Unsupported| {
-        let value = it.value.map_or_else(String::new, |value| format!(": {}", value.trim_matches('\'')));
-        format!("{place}.{}{value} ({})", it.path, it.instead)
+    let found = |place: &'static str, settings: Json| {
+        Unsupported::of_runs()
+            .filter(move |it| it.is_in(&settings))
+            .map(move |it| format!("{} ({})", it.name(place), it.instead))
     };
-    let of_run = UNSUPPORTED.iter().filter(|it| (it.in_run)(spec)).map(|it| describe("spec", it));
-    let in_defaults = |it: &&Unsupported| it.in_defaults.is_some_and(|is_set| is_set(defaults));
-    let of_defaults = UNSUPPORTED.iter().filter(in_defaults).map(|it| describe("defaults", it));
-    of_run.chain(of_defaults).collect()
+    found("spec", as_json(spec)).chain(found("defaults", as_json(defaults))).collect()
+}
+
+fn as_json(settings: &impl Serialize) -> Json {
+    serde_json::to_value(settings).expect("settings are plain JSON")
 }
 
 /// Adds the rules for a definition: to its defaults, and that `checkpointing` stays as it is.
 pub(crate) fn add_definition_rules(schema: &mut Schema) {
-    let supported = UNSUPPORTED.iter().filter(|it| it.in_defaults.is_some());
-    add_rules(schema, "", "defaults", supported);
+    add_rules(schema, "", "defaults", OF_RUNS_AND_DEFAULTS.iter());
 }
 
 /// Adds the rules for a run with an inline agent.
 pub(crate) fn add_run_rules(schema: &mut Schema) {
-    add_rules(schema, "agent", "", UNSUPPORTED.iter());
+    add_rules(schema, "agent", "", Unsupported::of_runs());
     let rule = Rule::new(
         "!has(self.rewind) || !has(self.agent) || !has(self.agent.checkpointing) || \
                           self.agent.checkpointing != 'External'",
@@ -110,11 +113,15 @@ fn add_rules(
     let checkpointing = [agent, "checkpointing"].map(str::to_owned).into_iter().filter(|it| !it.is_empty());
     let checkpointing = checkpointing.collect::<Vec<_>>().join(".");
     let is_internal = format!("!({} && self.{checkpointing} == 'External')", has(&checkpointing));
-    for Unsupported { path, value, instead, .. } in fields {
-        let path = if settings.is_empty() { (*path).to_owned() } else { format!("{settings}.{path}") };
-        let is_value = value.map_or_else(String::new, |value| format!(" && self.{path} == {value}"));
-        let shown = value.map_or_else(String::new, |value| format!(": {}", value.trim_matches('\'')));
-        let message = format!("checkpointing: External does not support {path}{shown}: {instead}");
+    for field in fields {
+        let path = if settings.is_empty() { field.path.to_owned() } else { format!("{settings}.{}", field.path) };
+        let is_value = match field.value {
+            None => String::new(),
+            Some("true") => format!(" && self.{path} == true"),
+            Some(value) => format!(" && self.{path} == '{value}'"),
+        };
+        let name = field.name(settings);
+        let message = format!("checkpointing: External does not support {name}: {}", field.instead);
         let rule = Rule::new(format!("{is_internal} || !({}{is_value})", has(&path)))
             .message(message.as_str())
             .field_path(format!(".{path}"));

@@ -6,11 +6,35 @@ use dalsegno_model::{AvailableTurns, Class, RewindRefusal, RewindResult};
 use serde_json::json;
 
 use super::external::{held, running, working};
-use crate::fixtures::{Case, case, check_all, expect_effect, expect_end, pod, run};
+use crate::fixtures::{Case, Given, case, check_all, expect_effect, expect_end, pod, run};
 
 #[test]
 fn what_external_does_not_support_is_refused() {
     check_all(refusals());
+}
+
+#[test]
+fn each_field_is_found_where_its_value_is_refused() {
+    let of_runs_and_defaults = [
+        (json!({ "liveness": { "heartbeatTimeoutSeconds": 30 } }), "liveness ("),
+        (json!({ "suspend": { "graceSeconds": 30 } }), "suspend ("),
+        (json!({ "limits": { "turns": 5, "activeSeconds": 9 } }), "limits.turns ("),
+        (json!({ "limits": { "tokens": 5 } }), "limits.tokens ("),
+        (json!({ "limits": { "costMicroUSD": 5 } }), "limits.costMicroUSD ("),
+        (json!({ "fourEyes": true }), "fourEyes: true ("),
+        (json!({ "checkpoints": { "snapshotEvery": 5 } }), "checkpoints ("),
+        (json!({ "retention": { "keepLast": 5 } }), "retention.keepLast ("),
+        (json!({ "recovery": { "onSameCheckpoint": "Rewind" } }), "recovery.onSameCheckpoint: Rewind ("),
+        (json!({ "recovery": { "onCorruptCheckpoint": "LastGood" } }), "recovery.onCorruptCheckpoint: LastGood ("),
+        (json!({ "onPriorRun": "Adopt" }), "onPriorRun: Adopt ("),
+    ];
+    let refused = |given: Given, what: String| case("", given, held(Reason::NotSupported).message_contains(what));
+    let cases = of_runs_and_defaults.into_iter().flat_map(|(fields, what)| {
+        let of_run = run().reserved(1).external().spec(fields.clone());
+        let of_defaults = run().reserved(1).external().defaults(fields);
+        [refused(of_run, format!("spec.{what}")), refused(of_defaults, format!("defaults.{what}"))]
+    });
+    check_all(cases.collect());
 }
 
 fn refusals() -> Vec<Case> {
