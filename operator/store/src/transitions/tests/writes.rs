@@ -37,8 +37,8 @@ fn each_fact_about_an_attempt_sets_only_its_own_columns() {
 
     let created = changed(with_attempt(AttemptState::Created), |run| run.external = true);
     let write = decide(&RecordStarted { attempt: 1 }, &created).write;
-    let expected =
-        (with_audit(&["attempt_state", "attached_at"]), vec!["state", "attached_at"], vec![kind::STARTED]);
+    let run = with_audit(&["attempt_state", "attached_at", "head_attempt"]);
+    let expected = (run, vec!["state", "attached_at"], vec![kind::STARTED]);
     assert_eq!(parts(&write), expected);
 
     let image = RecordIdentity { attempt: 1, identity: identity() };
