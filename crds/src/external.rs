@@ -114,7 +114,8 @@ fn add_rules(
     let checkpointing = checkpointing.collect::<Vec<_>>().join(".");
     let is_internal = format!("!({} && self.{checkpointing} == 'External')", has(&checkpointing));
     for field in fields {
-        let path = if settings.is_empty() { field.path.to_owned() } else { format!("{settings}.{}", field.path) };
+        let path =
+            if settings.is_empty() { field.path.to_owned() } else { format!("{settings}.{}", field.path) };
         let is_value = match field.value {
             None => String::new(),
             Some("true") => format!(" && self.{path} == true"),

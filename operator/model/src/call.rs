@@ -148,6 +148,6 @@ pub enum CallFilter {
     Pending,
     /// Started in an earlier attempt than the current one, and not settled.
     Unsettled,
-    /// Completed or failed in the open turn (the turn after the last `result` boundary).
+    /// Completed or failed in the open turn (the turn after the last `result` boundary). Not those that a rewind has undone.
     OpenTurn,
 }

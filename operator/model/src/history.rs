@@ -84,6 +84,6 @@ pub struct Sizes {
     /// as long as snapshots are made in time.
     pub tail: i64,
     /// The open calls ([`crate::CallFilter::Pending`] and [`crate::CallFilter::OpenTurn`]), counted as in
-    /// [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`].
+    /// [`dalsegno_protocol::Limits::OPEN_CALLS_BYTES`], and the ended calls of the open turn that a rewind has undone.
     pub calls: i64,
 }

@@ -214,7 +214,9 @@ async fn a_call_finds_each_limit_near_and_reached_where_a_boundary_does(cx: &Tes
         ("cost", RunLimits { cost_micro_usd: Some(100), ..none }, 4),
         ("active time", RunLimits { active_ms: Some(minutes(100)), ..none }, 8),
     ] {
-        for (percent, by_call) in [79, 80, 100].into_iter().flat_map(|percent| [(percent, true), (percent, false)]) {
+        for (percent, by_call) in
+            [79, 80, 100].into_iter().flat_map(|percent| [(percent, true), (percent, false)])
+        {
             let worker = cx.worker().await;
             let turns = percent as i32 / 20;
             for turn in 1..turns + i32::from(by_call) {
@@ -234,7 +236,11 @@ async fn a_call_finds_each_limit_near_and_reached_where_a_boundary_does(cx: &Tes
                 ok(cx.commit(&Commit { usage, ..worker.result(turns) }).await.unwrap());
             }
             let near = count(cx, "SELECT CAST(max(limits_near) AS bigint) FROM runs").await;
-            assert_eq!(near, if percent < 80 { 0 } else { bit }, "{percent} % of {name}, by a call: {by_call}");
+            assert_eq!(
+                near,
+                if percent < 80 { 0 } else { bit },
+                "{percent} % of {name}, by a call: {by_call}"
+            );
             let is_reached = cx.run_of(&worker).await.limit_reached_at.is_some();
             // The limit of active time is compared with the clock by whoever asks.
             assert_eq!(is_reached, percent == 100 && bit != 8, "{percent} % of {name}, by a call: {by_call}");

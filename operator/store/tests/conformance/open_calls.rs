@@ -3,7 +3,9 @@
 use dalsegno_model::{
     BoundaryId, CallFilter, Claim, Claimed, Commit, Committed, Complete, Completed, RunId, Settle,
 };
-use dalsegno_protocol::{Boundary, CallOutcome, CompleteOutcome, Limits, PlannedCall, Policy, RawValue};
+use dalsegno_protocol::{
+    Boundary, Call, CallOutcome, CallState, CompleteOutcome, Limits, PlannedCall, Policy, RawValue,
+};
 
 use crate::context::*;
 use crate::engines::on_every_engine;
@@ -36,11 +38,16 @@ fn stored_length(cx: &TestContext, key: &str) -> usize {
 }
 
 /// The expected count, computed from the listed calls.
+/// Ended calls of the open turn's number count, those that a rewind has undone too.
 async fn expected_bytes(cx: &TestContext, run: RunId) -> i64 {
     let mut calls = cx.calls(run, CallFilter::Pending).await.unwrap();
-    calls.extend(cx.calls(run, CallFilter::OpenTurn).await.unwrap());
+    let head = cx.boundaries(run, 1, 99).await.unwrap().pop();
+    let open = head.map_or(1, |head| head.turn + i32::from(head.boundary == Boundary::Result));
+    let ended =
+        |call: &Call| call.turn == open && matches!(call.state, CallState::Completed | CallState::Failed);
+    calls.extend(cx.calls(run, CallFilter::All).await.unwrap().into_iter().filter(ended));
     let length = |json: &Option<Box<RawValue>>| json.as_ref().map_or(0, |json| json.get().len());
-    let of = |call: &dalsegno_protocol::Call| {
+    let of = |call: &Call| {
         let result = length(&call.result).max(Limits::SMALL_RESULT_BYTES);
         call.id.len() + stored_length(cx, &call.key) + length(&call.arguments) + result
     };

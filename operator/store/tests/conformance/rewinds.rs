@@ -1,7 +1,8 @@
 //! Rewinds: going back to an earlier boundary undoes the later ones, which stay readable.
 
 use dalsegno_model::{
-    AttemptState, BoundaryId, CallFilter, Claimed, Class, Commit, Committed, NextStep, Rewind, Rewound, RunRecord,
+    AttemptState, BoundaryId, CallFilter, Claimed, Class, Commit, Committed, NextStep, Rewind, Rewound,
+    RunRecord,
 };
 use dalsegno_proof::verify;
 use dalsegno_protocol::{Boundary, Policy};

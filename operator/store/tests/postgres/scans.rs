@@ -100,7 +100,8 @@ async fn a_page_of_records_reads_no_row_far_from_it() {
     let cx = open(&url).await;
     let worker = cx.worker().await;
     let value = || Payload::Json(json("1"));
-    let keys = (0..KEYS).map(|n| RecordOp::Put { space: "s".into(), key: format!("key/{n:04}"), value: value() });
+    let keys =
+        (0..KEYS).map(|n| RecordOp::Put { space: "s".into(), key: format!("key/{n:04}"), value: value() });
     let entries = (0..KEYS).map(|n| RecordOp::Append {
         space: "s".into(),
         key: "log".into(),
@@ -122,7 +123,10 @@ async fn a_page_of_records_reads_no_row_far_from_it() {
         }
         let plans = plans(&server.log()[before..]);
         let read: Vec<_> = plans.iter().map(|plan| (rows_of("records", &plan["Plan"]), plan)).collect();
-        assert!(read.iter().filter(|(rows, _)| rows.is_some()).count() >= ROUNDS * 13, "a plan for each read");
+        assert!(
+            read.iter().filter(|(rows, _)| rows.is_some()).count() >= ROUNDS * 13,
+            "a plan for each read"
+        );
         for (rows, plan) in read {
             assert!(rows.unwrap_or_default() <= A_PAGE, "{rows:?} rows, analyzed: {analyzed}: {plan:#}");
         }
@@ -137,7 +141,9 @@ async fn read_pages(cx: &TestContext, run: RunId) {
             let (space, prefix) = ("s".into(), prefix.into());
             let query = RecordQuery { space, prefix, order, after, limit: 10, bytes: 1 << 20 };
             assert_eq!(cx.read_records(run, &query).await.unwrap().records.len(), 10, "{query:?}");
-            assert!(!cx.read_record_keys(run, &query).await.unwrap().keys.is_empty() || query.prefix.is_empty());
+            assert!(
+                !cx.read_record_keys(run, &query).await.unwrap().keys.is_empty() || query.prefix.is_empty()
+            );
         }
     }
     let keys = ["key/0001", "log", "key/2999"].map(String::from).to_vec();

@@ -25,10 +25,14 @@ fn each_field_is_found_where_its_value_is_refused() {
         (json!({ "checkpoints": { "snapshotEvery": 5 } }), "checkpoints ("),
         (json!({ "retention": { "keepLast": 5 } }), "retention.keepLast ("),
         (json!({ "recovery": { "onSameCheckpoint": "Rewind" } }), "recovery.onSameCheckpoint: Rewind ("),
-        (json!({ "recovery": { "onCorruptCheckpoint": "LastGood" } }), "recovery.onCorruptCheckpoint: LastGood ("),
+        (
+            json!({ "recovery": { "onCorruptCheckpoint": "LastGood" } }),
+            "recovery.onCorruptCheckpoint: LastGood (",
+        ),
         (json!({ "onPriorRun": "Adopt" }), "onPriorRun: Adopt ("),
     ];
-    let refused = |given: Given, what: String| case("", given, held(Reason::NotSupported).message_contains(what));
+    let refused =
+        |given: Given, what: String| case("", given, held(Reason::NotSupported).message_contains(what));
     let cases = of_runs_and_defaults.into_iter().flat_map(|(fields, what)| {
         let of_run = run().reserved(1).external().spec(fields.clone());
         let of_defaults = run().reserved(1).external().defaults(fields);
