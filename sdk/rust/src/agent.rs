@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use dalsegno_protocol::{Call, Finish, Policy, RawValue};
+use dalsegno_protocol::{Call, CallState, Finish, Policy, RawValue};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::json::from_text;
+use crate::calls::stored_arguments;
 use crate::saved::Saved;
 use crate::tool::is_call_of;
 use crate::{Error, Result, Run, Tool, ToolCall, Turn};
@@ -108,6 +108,7 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
 
     /// Brings the calls of this tool that a process left without an outcome to their end, before the agent goes on: asks
     /// the tool's probe about each, and runs the tool if nothing took effect. A call that the tool refuses then is over.
+    /// The turn makes these calls again, and gets their results.
     ///
     /// An agent that replays its turns does not need it, because the turn makes the call again. But the gateway accepts no
     /// records while the outcome of a call is unknown.
@@ -118,11 +119,15 @@ impl<S: Serialize + DeserializeOwned + Default> Agent<S> {
     pub fn recover<T: Tool>(&self, tool: &T) -> Result<()> {
         for call in self.0.run.claims.unsettled(Policy::Probe).iter().filter(|call| is_call_of::<T>(call)) {
             let arguments = call.arguments.as_deref().unwrap_or(RawValue::NULL);
-            let arguments = from_text("read the stored arguments of a call", arguments.get())?;
-            match self.0.run.make(tool, ToolCall::new(&call.id, call.policy), arguments) {
-                Ok(_) | Err(Error::CallFailed { .. }) => {}
-                Err(error) => return Err(error),
-            }
+            let arguments = stored_arguments(arguments.get())?;
+            let (state, result) = match self.0.run.make(tool, ToolCall::new(&call.id, call.policy), arguments)
+            {
+                Ok(_) => (CallState::Completed, Ok(())),
+                Err(Error::CallFailed { .. }) => (CallState::Failed, Ok(())),
+                Err(error) => (call.state, Err(error)),
+            };
+            self.0.run.claims.require(Call { state, ..call.clone() });
+            result?;
         }
         Ok(())
     }

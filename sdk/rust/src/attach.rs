@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fs, process};
 
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
-use dalsegno_protocol::{Code, Flags, Problem, StateResponse, Wait, WaitAnswer, env};
+use dalsegno_protocol::{Boundary, Code, Flags, Problem, StateResponse, Wait, WaitAnswer, env};
 use ureq::unversioned::resolver::DefaultResolver;
 
 use crate::claims::Claims;
@@ -160,7 +160,9 @@ impl Builder {
             start_heartbeats(client.clone(), signals.clone(), period)
         });
         let earlier = attached.completed_calls.iter().chain(&attached.unsettled_calls);
-        let (claims, read_to) = (Claims::new(earlier.cloned()), AtomicI64::new(0));
+        let planned = attached.head.as_ref().filter(|head| head.boundary == Boundary::Plan);
+        let claims = Claims::new(earlier.cloned(), planned.map(|head| head.turn));
+        let read_to = AtomicI64::new(0);
         Ok(Run { client, signals, term, input, attached, claims, read_to, heartbeats })
     }
 

@@ -36,7 +36,9 @@ impl Run {
         A: Serialize + DeserializeOwned,
         R: Serialize + DeserializeOwned,
     {
-        self.make_call(call, arguments, |key, arguments| Ok((tool(key, arguments)?, Usage::default())))
+        let running = self.claims.enter(call.id);
+        let tool = |key: &str, arguments| Ok((tool(key, arguments)?, Usage::default()));
+        self.make_call(call, running.is_some(), arguments, tool)
     }
 
     /// As [`Self::call`], for a tool that also returns what it has used, such as a call of a model. The usage is added to
@@ -55,12 +57,17 @@ impl Run {
     {
         let path = format!("calls/{}/complete", percent_encode(call.id));
         self.client.await_contract(&path, CompleteRequest::METERED_CONTRACT)?;
-        self.make_call(call, arguments, tool)
+        let running = self.claims.enter(call.id);
+        self.make_call(call, running.is_some(), arguments, tool)
     }
 
-    fn make_call<A, R>(
+    /// `is_alone`: no other thread of this process makes the call. It may have ended when this one gets its answer, so find
+    /// out before the claim is sent.
+    #[expect(clippy::too_many_arguments, reason = "four besides the run")]
+    pub(crate) fn make_call<A, R>(
         &self,
         call: ToolCall<'_>,
+        is_alone: bool,
         arguments: A,
         tool: impl FnOnce(&str, A) -> std::result::Result<(R, Usage), ToolError>,
     ) -> Result<R>
@@ -72,9 +79,12 @@ impl Run {
         let claim = self.claim(call, &arguments)?;
         let ClaimResponse { verdict, call } = self.send_claim(id, &claim)?;
         match verdict {
-            ClaimVerdict::Done => self.claims.close(id),
+            ClaimVerdict::Done => {
+                self.claims.make(&call);
+                self.claims.close(id, call.state);
+            }
             ClaimVerdict::Uncertain => self.claims.withdraw(id, claim.id), // another claim holds the call
-            ClaimVerdict::Go => self.claims.accept(id),
+            ClaimVerdict::Go => self.claims.make(&call),
         }
         match (verdict, call.state) {
             (_, CallState::KeyRefused) => {
@@ -90,7 +100,8 @@ impl Run {
             }
             (ClaimVerdict::Go, _) => {
                 let claim_id = claim.id;
-                if !self.claims.begin(id, claim) {
+                let may_run = is_alone || claim.is_repeatable();
+                if !may_run || !self.claims.begin(id, claim) {
                     return Err(Error::Uncertain(Box::new(call)));
                 }
                 let arguments = match &call.arguments {
@@ -210,7 +221,7 @@ impl Run {
             request.usage = Usage::default();
         }
         self.client.send(&path, Some(&to_bytes(&request)?), CALL_TIMEOUT)?;
-        self.claims.close(id);
+        self.claims.close(id, request.outcome.into());
         Ok(())
     }
 
@@ -226,7 +237,7 @@ impl Run {
         let result = Some(raw("write a call's result as JSON", result)?);
         let body = to_bytes(&SettleRequest { outcome, result, reason: reason.to_owned() })?;
         self.client.send(&format!("calls/{}/settle", percent_encode(id)), Some(&body), CALL_TIMEOUT)?;
-        self.claims.close(id);
+        self.claims.close(id, outcome.into());
         Ok(())
     }
 

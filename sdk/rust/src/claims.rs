@@ -1,6 +1,6 @@
-//! The calls that this process knows of: its own claims, and what earlier attempts have left.
+//! The calls that this process knows of: its own claims, and what earlier tries of the open turn have left.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,6 +8,7 @@ use dalsegno_protocol::{Call, CallState, ClaimRequest, Policy, RawValue};
 use uuid::Uuid;
 
 use crate::json::{canonical, to_bytes};
+use crate::ordinals::CallId;
 use crate::{Divergence, Error, Result};
 
 /// A claim and the body of its request.
@@ -34,7 +35,8 @@ impl Claim {
         Ok(Self { id, body, contract, content, begun: Arc::default() })
     }
 
-    fn is_repeatable(&self) -> bool {
+    /// Whether the tool may run again if the outcome is unknown, and several times at once.
+    pub(crate) fn is_repeatable(&self) -> bool {
         is_repeatable(self.content.policy)
     }
 }
@@ -77,15 +79,43 @@ fn is_repeatable(policy: Policy) -> bool {
 pub(crate) struct Claims {
     /// Claims that have been or will be sent and are not known to be over, by call id.
     open: Mutex<HashMap<String, Claim>>,
-    /// Calls of earlier attempts that this process has neither made again, nor settled, nor accepted.
-    inherited: Mutex<BTreeMap<String, Call>>,
+    /// Ids of the calls that threads of this process are making now.
+    running: Mutex<HashSet<String>>,
+    tries: Mutex<Tries>,
+    /// Ids of calls of the open turn that need not be repeated: an earlier attempt made them before the plan that this
+    /// process begins behind.
+    before_plan: HashSet<String>,
+}
+
+/// What the tries of a turn have done, by call id.
+struct Tries {
+    /// Calls of earlier attempts, and of earlier tries in this process, that this try has not made and has not accepted.
+    earlier: BTreeMap<String, Call>,
+    /// The calls of the open turn's try; `None` between two turns.
+    made: Option<BTreeMap<String, Call>>,
 }
 
 impl Claims {
-    /// `calls`: those of earlier attempts that are unsettled, or of the open turn.
-    pub(crate) fn new(calls: impl IntoIterator<Item = Call>) -> Self {
-        let inherited = calls.into_iter().map(|call| (call.id.clone(), call)).collect();
-        Self { open: Mutex::default(), inherited: Mutex::new(inherited) }
+    /// `earlier`: the calls of earlier attempts that are unsettled, or of the open turn. `planned`: the turn whose plan is
+    /// the head. Then the store does not say whether a call came before the plan, and the id says it. Of ids of the
+    /// agent's own none is required.
+    pub(crate) fn new(earlier: impl IntoIterator<Item = Call>, planned: Option<i32>) -> Self {
+        let earlier: BTreeMap<_, _> = earlier.into_iter().map(|call| (call.id.clone(), call)).collect();
+        let is_before = |call: &&Call| {
+            planned == Some(call.turn)
+                && !CallId::parse(&call.id).is_some_and(|id| id.is_behind_plan_of(call.turn))
+        };
+        let before_plan = earlier.values().filter(is_before).map(|call| call.id.clone()).collect();
+        let tries = Mutex::new(Tries { earlier, made: None });
+        Self { open: Mutex::default(), running: Mutex::default(), tries, before_plan }
+    }
+
+    /// Lets this thread make a call, until the answer is dropped; `None` if another thread of this process makes it now.
+    /// A tool that must not run twice may run, and its probe may be asked, only by the thread that makes the call: no
+    /// probe can say what becomes of a tool that runs now.
+    pub(crate) fn enter<'a>(&'a self, id: &'a str) -> Option<Running<'a>> {
+        let is_first = lock(&self.running).insert(id.to_owned());
+        is_first.then(|| Running { claims: self, id })
     }
 
     /// The claim to send for a call: the stored claim if the tool may run under it, else the new one. A claim is stored
@@ -96,7 +126,7 @@ impl Claims {
     /// The id means another call.
     pub(crate) fn open(&self, id: &str, claim: Claim) -> Result<Claim> {
         let diverged = || Error::Diverged { id: id.to_owned(), why: Divergence::OtherCall };
-        if let Some(known) = self.inherited().get(id)
+        if let Some(known) = self.tries().earlier.get(id)
             && !Content::of(known)?.agrees_with(&claim.content)
         {
             return Err(diverged());
@@ -125,10 +155,10 @@ impl Claims {
         lock(&self.open).get(id).map(|claim| claim.id)
     }
 
-    /// The call is over.
-    pub(crate) fn close(&self, id: &str) {
+    /// The call is over: its result is stored.
+    pub(crate) fn close(&self, id: &str, state: CallState) {
         lock(&self.open).remove(id);
-        self.inherited().remove(id);
+        self.tries().end(id, state);
     }
 
     /// Removes a claim that the gateway has not accepted. Another thread may have made its own by now.
@@ -144,38 +174,118 @@ impl Claims {
         lock(&self.open).values().any(|claim| !claim.is_repeatable())
     }
 
-    /// This process has made the call of an earlier attempt again, or knows of it and leaves it as it is.
+    /// This try has made the call. The gateway has answered its claim with this call.
+    pub(crate) fn make(&self, call: &Call) {
+        self.tries().make(Call { result: None, ..call.clone() });
+    }
+
+    /// The agent knows of a call of an earlier try, and leaves it as it is.
     pub(crate) fn accept(&self, id: &str) {
-        self.inherited().remove(id);
+        self.tries().earlier.remove(id);
+    }
+
+    /// The open turn has to make this call, whatever was done about it between two turns.
+    pub(crate) fn require(&self, call: Call) {
+        self.tries().earlier.insert(call.id.clone(), call);
+    }
+
+    /// A try of a turn begins.
+    pub(crate) fn begin_try(&self) {
+        self.tries().drop_try();
+        self.tries().made = Some(BTreeMap::new());
+    }
+
+    /// The turn is not committed. Its next try has to make the same calls.
+    pub(crate) fn drop_try(&self) {
+        self.tries().drop_try();
+    }
+
+    /// The turn is committed.
+    pub(crate) fn end_try(&self) {
+        self.tries().made = None;
+    }
+
+    /// The plan of the turn is committed: the next try begins behind it.
+    pub(crate) fn forget_made(&self) {
+        self.tries().made = Some(BTreeMap::new());
     }
 
     /// The calls of earlier attempts whose outcome is unknown, and that this process has not claimed.
     pub(crate) fn unsettled(&self, policy: Policy) -> Vec<Call> {
+        let tries = self.tries();
         let open = lock(&self.open);
         let is_it = |call: &&Call| {
             call.policy == policy && call.state == CallState::Started && !open.contains_key(&call.id)
         };
-        self.inherited().values().filter(is_it).cloned().collect()
+        tries.earlier.values().filter(is_it).cloned().collect()
     }
 
-    /// Checks that no effect is forgotten if this turn ends now. The gateway itself refuses a boundary while the outcome of an
-    /// earlier attempt's call is unknown.
+    /// Checks that no effect is forgotten if this turn ends now. The gateway itself refuses a boundary while the outcome of
+    /// a call is unknown that must not be made twice.
     ///
     /// # Errors
     ///
-    /// An earlier attempt made a call of this turn that this process has not made.
+    /// An earlier try of this turn made a call that this one has not made.
     pub(crate) fn require_repeated(&self, turn: i32) -> Result<()> {
         let is_refused = |it: &Call| it.state == CallState::Started && !is_repeatable(it.policy);
-        let is_forgotten = |it: &&Call| it.turn == turn && it.policy != Policy::ReadOnly && !is_refused(it);
-        let inherited = self.inherited();
-        match inherited.values().find(is_forgotten) {
+        let is_forgotten = |it: &&Call| {
+            let is_required = it.turn == turn && !self.before_plan.contains(&it.id);
+            is_required && it.policy != Policy::ReadOnly && !is_refused(it)
+        };
+        match self.tries().earlier.values().find(is_forgotten) {
             Some(call) => Err(Error::Diverged { id: call.id.clone(), why: Divergence::NotRepeated }),
             None => Ok(()),
         }
     }
 
-    fn inherited(&self) -> MutexGuard<'_, BTreeMap<String, Call>> {
-        lock(&self.inherited)
+    fn tries(&self) -> MutexGuard<'_, Tries> {
+        lock(&self.tries)
+    }
+}
+
+/// While a thread makes a call.
+pub(crate) struct Running<'a> {
+    claims: &'a Claims,
+    id: &'a str,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.claims.running).remove(self.id);
+    }
+}
+
+impl Tries {
+    fn make(&mut self, call: Call) {
+        self.earlier.remove(&call.id);
+        // A call that changes nothing is never required.
+        if let Some(made) = &mut self.made
+            && call.policy != Policy::ReadOnly
+        {
+            made.insert(call.id.clone(), call);
+        }
+    }
+
+    /// The call is over. Inside of a turn this try has made it; between two turns the next one has to make it.
+    fn end(&mut self, id: &str, state: CallState) {
+        match &mut self.made {
+            Some(made) => {
+                let earlier = self.earlier.remove(id).map(|call| (id.to_owned(), call));
+                made.extend(earlier);
+                if let Some(call) = made.get_mut(id) {
+                    call.state = state;
+                }
+            }
+            None => {
+                if let Some(call) = self.earlier.get_mut(id) {
+                    call.state = state;
+                }
+            }
+        }
+    }
+
+    fn drop_try(&mut self) {
+        self.earlier.extend(self.made.take().unwrap_or_default());
     }
 }
 

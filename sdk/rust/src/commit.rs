@@ -159,6 +159,12 @@ impl Commit {
         Self { boundary: Boundary::Plan, ..self }
     }
 
+    /// A plan that was not committed, as the end of its turn, without its state.
+    pub(crate) fn into_result(self) -> Self {
+        let request = CommitRequest { commit_id: Uuid::new_v4(), state: None, ..self.request };
+        Self { boundary: Boundary::Result, request, ..self }
+    }
+
     /// As [`Self::state`], with a state that is written already.
     pub(crate) fn with_state(mut self, state: Box<RawValue>) -> Self {
         self.request.state = Some(state);

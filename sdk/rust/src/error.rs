@@ -138,7 +138,7 @@ pub enum Error {
 pub enum Divergence {
     /// The id is stored with other arguments, another policy or another key.
     OtherCall,
-    /// An earlier attempt of the turn made the call, and this one did not.
+    /// An earlier try of the turn made the call, in this process or before it, and this one did not.
     NotRepeated,
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Divergence {
                 "is stored with other arguments, another policy or another key: give another effect another id"
             }
             Self::NotRepeated => {
-                "was made by an earlier attempt of this turn, and not by this one: what decides about a call belongs into \
+                "was made by an earlier try of this turn, and not by this one: what decides about a call belongs into \
                  Turn::step; if the call shall stay as it is, name it in Turn::accept"
             }
         })

@@ -2,13 +2,14 @@
 
 use std::error::Error as StdError;
 
-use dalsegno_protocol::{Call, CallState, CompleteOutcome, Policy, RawValue};
+use dalsegno_protocol::{Call, CallState, CompleteOutcome, Policy, RawValue, Usage};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use crate::calls::{stored_arguments, tool_result};
 use crate::json::{canonical, raw};
+use crate::ordinals::{CallId, DIGEST_BYTES};
 use crate::{Error, Result, Run, ToolCall, ToolError};
 
 /// A tool that an agent calls with [`crate::Turn::call`]. Each call is stored, has one key for ever, and is not made again
@@ -103,7 +104,7 @@ pub enum Probed<R> {
 pub(crate) fn call_name<T: Tool>(arguments: &T::Arguments) -> Result<String> {
     let text = canonical(raw("write a call's arguments as JSON", arguments)?.get())?;
     let digest = Sha256::digest(text.as_bytes());
-    let digest: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let digest: String = digest.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("{}.{digest}", T::NAME))
 }
 
@@ -112,14 +113,12 @@ pub(crate) fn is_call_of<T: Tool>(call: &Call) -> bool {
     if let Some(tool) = &call.tool {
         return tool == T::NAME;
     }
-    call.id
-        .split_once('.')
-        .and_then(|(_, rest)| rest.strip_prefix(T::NAME))
-        .is_some_and(|rest| rest.starts_with('.'))
+    CallId::parse(&call.id).is_some_and(|id| id.tool == T::NAME)
 }
 
 impl Run {
-    /// Makes a call of a tool. Asks its probe if the outcome is unknown.
+    /// Makes a call of a tool. Asks its probe if the outcome is unknown, unless another thread of this process makes the
+    /// same call now.
     pub(crate) fn make<T: Tool>(
         &self,
         tool: &T,
@@ -130,8 +129,11 @@ impl Run {
         // It is only a name: a call does not wait until every gateway takes it.
         let name = call.tool.or_else(|| self.client.has_contract(3).then_some(T::NAME));
         let call = ToolCall { tool: name, ..call };
-        match self.call(call, arguments, |key, arguments| tool.run(key, &arguments)) {
-            Err(Error::Uncertain(call)) if T::POLICY == Policy::Probe && call.state == CallState::Started => {
+        let running = self.claims.enter(call.id);
+        let may_ask = T::POLICY == Policy::Probe && running.is_some();
+        let run_tool = |key: &str, arguments| Ok((tool.run(key, &arguments)?, Usage::default()));
+        match self.make_call(call, running.is_some(), arguments, run_tool) {
+            Err(Error::Uncertain(call)) if may_ask && call.state == CallState::Started => {
                 self.ask_probe(tool, *call, &text)
             }
             made => made,

@@ -1,9 +1,12 @@
 //! A turn: it is replayed after a crash, and committed as a whole.
 
+use std::mem;
+
 use dalsegno_protocol::{CommitResponse, Finish, Message, ParkMode, Policy, Trigger, Usage};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::ordinals::place;
 use crate::saved::{Saved, encode};
 use crate::tool::call_name;
 use crate::{Commit, Error, RecordChanges, Result, Run, Tool, ToolCall, ToolError};
@@ -23,6 +26,7 @@ pub struct Turn<'a, S> {
 impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
     pub(crate) fn open(saved: &'a mut Saved<S>) -> Result<Self> {
         saved.ordinals.clear();
+        saved.run.claims.begin_try();
         let (state, draft) = (saved.copy()?, Commit::new(saved.run.turn()));
         Ok(Self { saved, state, draft })
     }
@@ -100,10 +104,12 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
 
     /// Makes a call under an id of this turn. The id stays that of the same call while the outcome is unknown.
     fn numbered<R>(&self, name: &str, policy: Policy, make: impl FnOnce(&str) -> Result<R>) -> Result<R> {
-        let ordinals = &self.saved.ordinals;
-        let ordinal = ordinals.take(name);
-        let result = make(&self.anew(format!("{}.{name}.{ordinal}", self.number()), policy));
-        ordinals.release(name, ordinal, matches!(result, Ok(_) | Err(Error::CallFailed { .. })));
+        let name = format!("{}.{name}", place(self.number(), self.planned()));
+        let slot = self.saved.ordinals.take(&name);
+        let result = make(&self.anew(format!("{name}.{}", slot.ordinal), policy));
+        if matches!(result, Ok(_) | Err(Error::CallFailed { .. })) {
+            slot.end();
+        }
         result
     }
 
@@ -115,8 +121,8 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
         }
     }
 
-    /// Says that this turn knows of a call that an earlier attempt of it has made, and does not make it. Without it the
-    /// turn is [`Error::Diverged`], because an effect would be forgotten.
+    /// Says that this turn knows of a call that an earlier try of it has made, and does not make it. Without it the turn is
+    /// [`Error::Diverged`], because an effect would be forgotten.
     pub fn accept(&self, call: &str) {
         self.run().claims.accept(call);
     }
@@ -177,13 +183,22 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
 
     /// Commits the plan of this turn: the state as it is, and the events, usage, records and messages so far.
     ///
-    /// After a crash the turn begins with this state and with [`Self::planned`], so skip then what came before. A turn
-    /// without a plan is replayed from its start, which is enough for most agents.
+    /// After a crash the turn begins with this state and with [`Self::planned`], so skip then what came before. What is
+    /// done behind the plan has other ids than the same before it. Calls of ids of your own ([`Tool::id`]) are not required
+    /// then: a call before the plan and one behind it look the same. A turn without a plan is replayed from its start,
+    /// which is enough for most agents.
+    ///
+    /// # Errors
+    ///
+    /// The gateway refuses the plan. The turn then keeps all that was given to it.
     pub fn plan(&mut self) -> Result<()> {
-        let number = self.number();
-        let draft = std::mem::replace(&mut self.draft, Commit::new(number));
         let text = encode(&self.state)?;
-        self.saved.run.commit(draft.into_plan().with_state(text.clone()))?;
+        let mut plan = self.take_draft().into_plan().with_state(text.clone());
+        if let Err(error) = self.saved.run.send_commit(&mut plan) {
+            self.draft = plan.into_result();
+            return Err(error);
+        }
+        self.run().claims.forget_made();
         self.saved.keep(text, None)
     }
 
@@ -191,14 +206,28 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`Error::Diverged`] if an earlier attempt of the turn made a call that this one did not. The gateway refuses with
+    /// [`Error::Diverged`] if an earlier try of the turn made a call that this one did not. The gateway refuses with
     /// [`crate::Code::UnsettledCalls`] while the outcome of a call is unknown. Nothing of the turn is stored then.
-    pub fn commit(self) -> Result<CommitResponse> {
-        let Self { saved, state, draft } = self;
-        saved.run.claims.require_repeated(draft.turn)?;
-        let text = encode(&state)?;
-        let committed = saved.run.commit(draft.with_state(text.clone()))?;
-        saved.keep(text, Some(state))?;
+    pub fn commit(mut self) -> Result<CommitResponse> {
+        self.run().claims.require_repeated(self.number())?;
+        let text = encode(&self.state)?;
+        let draft = self.take_draft();
+        let committed = self.saved.run.commit(draft.with_state(text.clone()))?;
+        self.run().claims.end_try();
+        let state = mem::take(&mut self.state);
+        self.saved.keep(text, Some(state))?;
         Ok(committed)
+    }
+
+    fn take_draft(&mut self) -> Commit {
+        let number = self.number();
+        mem::replace(&mut self.draft, Commit::new(number))
+    }
+}
+
+/// A turn that is not committed leaves its calls to its next try, which has to make them again.
+impl<S> Drop for Turn<'_, S> {
+    fn drop(&mut self) {
+        self.saved.run.claims.drop_try();
     }
 }

@@ -11,6 +11,7 @@ mod heartbeats;
 mod inbox;
 mod limits;
 mod records;
+mod replays;
 mod run;
 mod spaces;
 mod steps;

@@ -1,13 +1,15 @@
 //! Tools: ids made of content, and probes.
 
 use std::error::Error as StdError;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use dalsegno_sdk::{Agent, Error, Policy, Probed, Tool, ToolError};
 use serde_json::{Value, json};
 
 use crate::agent::{claimed, earlier, ok};
-use crate::gateway::{Gateway, attached};
+use crate::gateway::{Gateway, attached, wait_until};
 
 type Found = fn() -> Result<Probed<String>, Box<dyn StdError + Send + Sync>>;
 
@@ -175,4 +177,100 @@ fn a_call_under_an_approval_names_its_wait() {
     let mut agent = Agent::<()>::new(gateway.attach()).unwrap();
     agent.turn().unwrap().call_approved(&Order, json!({"order": "x"}), "buy-1").unwrap();
     assert_eq!(gateway.body(claim)["approval"], "buy-1");
+}
+
+/// A tool with a probe and ids of its own, which takes its time.
+struct Slow {
+    log: Mutex<Vec<&'static str>>,
+    begun: mpsc::Sender<()>,
+    may_end: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Tool for Slow {
+    const NAME: &'static str = "slow";
+    const POLICY: Policy = Policy::Probe;
+    type Arguments = i32;
+    type Output = String;
+
+    fn run(&self, _: &str, _: &i32) -> Result<String, ToolError> {
+        self.log.lock().unwrap().push("ran");
+        self.begun.send(()).unwrap();
+        self.may_end.lock().unwrap().recv().unwrap();
+        Ok("done".into())
+    }
+
+    fn probe(&self, _: &str, _: &i32) -> Result<Probed<String>, Box<dyn StdError + Send + Sync>> {
+        self.log.lock().unwrap().push("asked");
+        Ok(Probed::NoEffect)
+    }
+
+    fn id(&self, order: &i32) -> Option<String> {
+        Some(format!("order-{order}"))
+    }
+}
+
+#[test]
+fn the_probe_is_not_asked_about_a_call_that_another_thread_makes() {
+    let answer = |verdict: &str| claimed("order-7", verdict, json!({"policy": "probe", "arguments": 7}));
+    // The first thread runs the tool as a new call, or because its probe has found no effect.
+    for first in ["go", "uncertain"] {
+        let gateway = Gateway::new()
+            .on("calls/order-7/claim", [answer(first), answer("uncertain")])
+            .on("calls/order-7/complete", [ok()])
+            .on("calls/order-7/settle", [ok()]);
+        let ((begun, begins), (end, may_end)) = (mpsc::channel(), mpsc::channel());
+        let tool = Slow { log: Mutex::default(), begun, may_end: Mutex::new(may_end) };
+        let mut agent = Agent::<()>::new(gateway.attach()).unwrap();
+        let turn = agent.turn().unwrap();
+        let (one, other) = thread::scope(|scope| {
+            let one = scope.spawn(|| turn.call(&tool, 7));
+            begins.recv().unwrap();
+            let other = scope.spawn(|| turn.call(&tool, 7));
+            wait_until(Duration::from_secs(60), || gateway.bodies("calls/order-7/claim").len() == 2);
+            // It would run the tool now, which then ends at once.
+            thread::sleep(Duration::from_millis(200));
+            end.send(()).unwrap();
+            end.send(()).unwrap();
+            (one.join().unwrap(), other.join().unwrap())
+        });
+        assert_eq!(one.unwrap(), "done");
+        assert!(matches!(other, Err(Error::Uncertain(_))), "{other:?}");
+        let log = tool.log.lock().unwrap();
+        assert_eq!(log.iter().filter(|it| **it == "ran").count(), 1, "{log:?}");
+    }
+}
+
+#[test]
+fn an_id_of_your_own_is_no_call_of_a_tool_that_it_names() {
+    let ids = ["order.pay.7", "1.pay.7902699be42c.x", "a.pay.7902699be42c.0", "1.pay.7902699be42.0"];
+    let calls: Vec<_> = ids.iter().map(|id| earlier(id, "probe", "started")).collect();
+    let gateway = Gateway::new().on("attach", [attached(json!({"unsettledCalls": calls}))]);
+    let agent = Agent::<()>::new(gateway.attach()).unwrap();
+    agent.recover(&Pay::new(|| Ok(Probed::NoEffect))).unwrap();
+    assert_eq!(agent.uncertain_calls().len(), ids.len());
+}
+
+#[test]
+fn recover_knows_a_call_behind_a_plan() {
+    let id = format!("planned-{ID}");
+    let call = claimed(&id, "uncertain", json!({"policy": "probe", "key": "k7", "arguments": 7}));
+    let calls = [earlier(&id, "probe", "started")];
+    let gateway = Gateway::new()
+        .on("attach", [attached(json!({"unsettledCalls": calls}))])
+        .on(&format!("calls/{id}/claim"), [call])
+        .on(&format!("calls/{id}/settle"), [ok()]);
+    let tool = Pay::new(|| Ok(Probed::TookEffect("found".into())));
+    Agent::<()>::new(gateway.attach()).unwrap().recover(&tool).unwrap();
+    assert_eq!(tool.log(), ["looked for 7 under k7"]);
+}
+
+#[test]
+fn stored_arguments_of_another_type_are_not_quoted() {
+    let mut call = earlier(ID, "probe", "started");
+    call["arguments"] = json!("card-4111");
+    let gateway = Gateway::new().on("attach", [attached(json!({"unsettledCalls": [call]}))]);
+    let agent = Agent::<()>::new(gateway.attach()).unwrap();
+    let error = agent.recover(&Pay::new(|| Ok(Probed::NoEffect))).unwrap_err();
+    let text = format!("{error} {error:?}");
+    assert!(text.contains("stored arguments") && !text.contains("4111"), "{text}");
 }
