@@ -402,6 +402,13 @@ class Run(Waiting[S]):
         if self._turn is not None:
             self._turn._take(messages)
 
+    def _spend(self, **amounts: int) -> None:
+        """Adds to what the step or the tool spends in which this code runs, or else the open turn; see `Turn.spent`."""
+        if _usage.is_counted():
+            _usage.spent(**amounts)
+        elif self._turn is not None:
+            self._turn.spent(**amounts)
+
     def _slot(self, name: str) -> Slot:
         """An id in this turn, behind its plan, or before it, which the call with this name has until its outcome is
         known."""
