@@ -371,7 +371,7 @@ const SCHEMA_3: &str = "DELETE FROM _sqlx_migrations WHERE version > 3; \
      ALTER TABLE boundaries DROP COLUMN forked_run; ALTER TABLE boundaries DROP COLUMN forked_turn; \
      ALTER TABLE boundaries DROP COLUMN forked_hash; ALTER TABLE runs DROP COLUMN snapshot_every; \
      ALTER TABLE runs DROP COLUMN external; \
-     ALTER TABLE calls DROP COLUMN tool; ALTER TABLE calls DROP COLUMN spent_at; \
+     ALTER TABLE calls DROP COLUMN tool; DROP INDEX calls_spent; ALTER TABLE calls DROP COLUMN spent_at; \
      ALTER TABLE calls DROP COLUMN tokens_in; ALTER TABLE calls DROP COLUMN tokens_out; \
      ALTER TABLE calls DROP COLUMN tool_calls; ALTER TABLE calls DROP COLUMN cost_micro_usd; \
      CREATE INDEX runs_to_clear ON runs (id) WHERE keep_last IS NOT NULL AND expired_at IS NULL;";

@@ -6,7 +6,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -66,17 +66,31 @@ class _Earlier:
     """A call of an earlier try of the open turn, or an unsettled one."""
 
     call: dict[str, Any]
-    turn: int | None
-    """The agent's turn that made it; `None` where an earlier attempt made it under an id of the user's own, or before the
-    plan that this process begins behind."""
-    is_open: bool
-    """Whether an earlier attempt made it behind the head."""
+    place: Place | None
+    """Where the agent made it; `None` where an earlier attempt made it under an id of the user's own."""
+    in_open_turn: bool
+    """Whether an earlier attempt made it in the gateway's open turn."""
 
-    def is_due(self, turns: range, closes: bool, finishes: bool) -> bool:
-        """Whether a boundary with these turns forgets an effect without it."""
+    @classmethod
+    def found(cls, call: dict[str, Any], open_turn: int, planned: int | None) -> _Earlier:
+        """A call in the answer to attach. See `Calls.take_over`."""
+        place, in_open_turn = place_of(call["id"], call.get("tool")), call["turn"] == open_turn
+        if planned is None or not in_open_turn or (place is not None and place >= Place(planned, True)):
+            return cls(call, place, in_open_turn)
+        return cls.never_due(call)
+
+    @classmethod
+    def never_due(cls, call: dict[str, Any]) -> _Earlier:
+        """A call that nobody has to repeat, because the plan at the head has committed it, or may have."""
+        return cls(call, None, False)
+
+    def is_due(self, begin: Place, end: Place, ends_turn: bool, ends_run: bool) -> bool:
+        """Whether a boundary forgets an effect without it. See `Calls.require_repeated`."""
         if self.call["policy"] == "readOnly":
             return False
-        return self.turn in turns or (self.is_open and (finishes or (closes and self.turn is None)))
+        if self.place is None:
+            return self.in_open_turn and (ends_turn or ends_run)
+        return begin <= self.place < end or (self.in_open_turn and ends_run)
 
 
 class Calls:
@@ -104,25 +118,33 @@ class Calls:
         whether a call came before the plan, and the id says it. Of the user's own ids none is required.
         """
         for call in (*answer["completedCalls"], *answer["unsettledCalls"]):
-            place, is_open = place_of(call["id"], call.get("tool")), call["turn"] == open_turn
-            if planned is not None and is_open and (place is None or place < Place(planned, True)):
-                place, is_open = None, False
-            self._inherited[call["id"]] = _Earlier(call, place.turn if place else None, is_open)
+            self._inherited[call["id"]] = _Earlier.found(call, open_turn, planned)
 
     def forget_made(self) -> None:
         """The next try need not repeat what was done so far: a turn begins, or its plan is committed."""
         self._made.clear()
 
-    def drop_turn(self, turn: int) -> None:
-        """The agent's turn is not committed. Its next try has to make the same calls."""
-        self._inherited.update({id: _Earlier(call, turn, False) for id, call in self._made.items()})
+    def drop_turn(self, place: Place) -> None:
+        """The agent's turn is not committed behind this place. Its next try has to make the same calls."""
+        self._inherited.update({id: _Earlier(call, place, False) for id, call in self._made.items()})
         self._made.clear()
+
+    @contextmanager
+    def recovering(self, id: str) -> Generator[None]:
+        """What is made of this call here is made for its turn, which still has to make the call."""
+        earlier = self._inherited.get(id)
+        try:
+            yield
+        finally:
+            made = self._made.pop(id, None)
+            if earlier is not None and made is not None:
+                self._inherited[id] = replace(earlier, call=made)
 
     def close_turn(self) -> None:
         """A boundary has closed the gateway's turn with the agent's. The next one does not judge calls of the user's
         own ids again."""
         for earlier in self._inherited.values():
-            earlier.is_open = earlier.is_open and earlier.turn is not None
+            earlier.in_open_turn = earlier.in_open_turn and earlier.place is not None
 
     @contextmanager
     def counting(self) -> Generator[dict[str, int]]:
@@ -208,17 +230,18 @@ class Calls:
         for id in ids:
             self._inherited.pop(id, None)
 
-    def require_repeated(self, turns: range, closes: bool, finishes: bool) -> None:
-        """Errors: `Diverged` if an earlier try of these turns made a call that this one has not made.
+    def require_repeated(self, begin: Place, end: Place, *, ends_turn: bool, ends_run: bool) -> None:
+        """Errors: `Diverged` if an earlier try made a call between these places that this one has not made.
 
-        A boundary of the gateway may hold several of the agent's `turns`, and the attempt before may have committed
-        less often. So where the agent's turn is known, that decides; calls of later turns are made when their turns
-        come.
-        closes: the boundary is the end of the open turn. Before that the turn may still make a call of the user's own
-        id. finishes: no turn comes after it, so whatever an earlier attempt made in the open turn has to be repeated.
+        A boundary of the gateway may hold several of the agent's turns, and the attempt before may have committed
+        less often. So where the place of a call is known, that decides; later calls are made when their turns come.
+        A plan ends before what is behind it.
+        ends_turn: nothing that comes after the boundary may still make a call of the user's own id that an earlier
+        attempt made in the open turn. ends_run: no turn comes after it, so whatever an earlier attempt made in the open
+        turn has to be repeated.
         """
         for id, earlier in self._inherited.items():
-            if earlier.is_due(turns, closes, finishes):
+            if earlier.is_due(begin, end, ends_turn, ends_run):
                 raise Diverged(
                     f"an earlier try of this turn made the call {id!r}, and this one did not: what decides about a "
                     "call belongs into `turn.step`. If it shall stay as it is, name it in `run.accept`"

@@ -109,7 +109,9 @@ def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
     errors = [error for rank, error in failed if rank > best] if best < _PLAIN else []
     if len(errors) == 1:
         raise errors[0]
-    if errors or len(fitting) > 1 and best[:1] != _PLAIN or not fitting and isinstance(value, dict):
+    is_ambiguous = len(fitting) > 1 and best[:1] != _PLAIN
+    is_unknown_object = not fitting and isinstance(value, dict)
+    if errors or is_ambiguous or is_unknown_object:
         names = " | ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
         what = f"an object with the fields {sorted(_names(value))}" if isinstance(value, dict) else repr(value)
         raise TypeError(f"{what}: which of {names} is it?")

@@ -14,8 +14,11 @@ from typing import NamedTuple
 
 _PLACE = r"(?P<part>before-|planned-)?(?P<turn>\d+)"
 
-_CALL = re.compile(_PLACE + r"\.(?P<tool>.+)\.[0-9a-f]{12}(?:\.in-[0-9a-f]{8})?\.\d+")
-"""The id of a tool's call: `TURN.TOOL.HASH.K`, or one that an adapter has made for a call inside of another one."""
+_CALL = re.compile(_PLACE + r"\.(?P<tool>.+)\.[0-9a-f]{12}\.\d+")
+"""The id of a tool's call that `dalsegno.tool` makes by default: `TURN.TOOL.HASH.K`."""
+
+_CALL_INSIDE = re.compile(_PLACE + r"\..+\.[0-9a-f]{12}\.in-[0-9a-f]{8}\.\d+")
+"""The id that an adapter makes for a call inside of another one."""
 
 
 class Place(NamedTuple):
@@ -26,18 +29,29 @@ class Place(NamedTuple):
 
 
 def place_of(id: str, tool: str | None) -> Place | None:
-    """The place in an id that the client has made; `None` for an id of the user's own, whatever numbers it has.
+    """The place in an id that the client has made; `None` for an id of the user's own.
 
-    tool: the tool's name, where the store has kept it. An adapter's ids may have another end behind it.
+    tool: the tool's name, where the store has kept it. Then an id has a place if the name comes behind it, whatever an
+    adapter has put behind the name. A tool refuses ids of the user's own of that form, see `has_place`. Without the name
+    an id of the user's own in the form of `dalsegno.tool`'s is taken for one of these.
     """
-    made = _CALL.fullmatch(id) or (tool and re.match(rf"{_PLACE}\.{re.escape(tool)}\.", id))
+    made = _has_place(id, tool) if tool else _CALL.fullmatch(id) or _CALL_INSIDE.fullmatch(id)
     return Place(int(made["turn"]), made["part"] == "planned-") if made else None
 
 
+def has_place(id: str, tool: str) -> bool:
+    """Whether an id begins with a place and the name of its tool: `PLACE.TOOL.…`."""
+    return _has_place(id, tool) is not None
+
+
 def tool_of(id: str) -> str | None:
-    """The tool's name in an id that the client has made; `None` for another id."""
+    """The tool's name in an id that `dalsegno.tool` has made; `None` for another id."""
     made = _CALL.fullmatch(id)
     return made["tool"] if made else None
+
+
+def _has_place(id: str, tool: str) -> re.Match[str] | None:
+    return re.match(rf"{_PLACE}\.{re.escape(tool)}\.", id)
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,7 @@ from dalsegno._codec import S
 from dalsegno._errors import AlreadyCommitted, CallFailed, Error, Parked
 from dalsegno._inbox import Message
 from dalsegno._json import encode_channels
-from dalsegno._ordinals import Ordinals, Slot
+from dalsegno._ordinals import Ordinals, Place, Slot
 from dalsegno._records import Operation
 from dalsegno._space import Space
 from dalsegno._turn import Draft, Step, Turn, finish_fields, positions
@@ -191,13 +191,15 @@ class Run(Waiting[S]):
         records while a turn is open calls this first, because the gateway accepts no records while the outcome of a
         `probe` call is unknown.
 
+        A turn that made a call has to make it again all the same, and gets the outcome, or ends with `Diverged`.
+
         Returns the calls that are still unsettled, apart from `readOnly` ones: a person settles those with the policy
         `ask`, and code that knows the tool settles the others. Errors: whatever a probe or a tool raises, apart from
         `CallFailed`, which is stored.
         """
         self._calls.adopt()
         for bound in _tools.stored_calls(self):
-            with suppress(CallFailed):
+            with self._calls.recovering(bound.id), suppress(CallFailed):
                 bound.make()
         return self._unsettled()
 
@@ -292,7 +294,7 @@ class Run(Waiting[S]):
             raise
 
     def _drop_turn(self, turn: Turn[S]) -> None:
-        self._calls.drop_turn(turn.number)
+        self._calls.drop_turn(Place(turn.number, self.planned))
         self._restore()
 
     def _keep(self, text: str, draft: Draft) -> None:
@@ -332,9 +334,12 @@ class Run(Waiting[S]):
 
     def _send_draft(self, turn: int, text: str | None, draft: Draft, plan: bool = False) -> None:
         """Sends a boundary with the turns that are held back, and with `turn`. Errors: also `Diverged`."""
-        turns = range(self.next_turn - self._held, turn if plan else turn + 1)
-        closes = turn == self.next_turn and not plan
-        self._calls.require_repeated(turns, closes, finishes=draft.finish is not None)
+        begin = Place(self.next_turn - self._held, False)
+        end = Place(turn, True) if plan else Place(turn + 1, False)
+        # Behind a plan nobody can tell which calls of the user's own ids came before it. So this judges them, unless an
+        # earlier attempt may have made them in a later turn.
+        ends_turn = turn == self.next_turn and (not plan or self._every == 1)
+        self._calls.require_repeated(begin, end, ends_turn=ends_turn, ends_run=draft.finish is not None)
         fields = {
             "events": draft.events,
             "usage": draft.usage or None,
@@ -401,6 +406,13 @@ class Run(Waiting[S]):
     def _take(self, messages: Iterable[Message]) -> None:
         if self._turn is not None:
             self._turn._take(messages)
+
+    def _spend(self, **amounts: int) -> None:
+        """Adds to what the step or the tool spends in which this code runs, or else the open turn; see `Turn.spent`."""
+        if _usage.is_counted():
+            _usage.spent(**amounts)
+        elif self._turn is not None:
+            self._turn.spent(**amounts)
 
     def _slot(self, name: str) -> Slot:
         """An id in this turn, behind its plan, or before it, which the call with this name has until its outcome is

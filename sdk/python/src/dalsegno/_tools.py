@@ -30,6 +30,10 @@ NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}")
 
 _tools: dict[str, Tool[Any, Any]] = {}
 
+framework_probes: set[str] = set()
+"""Names of tools that a framework runs and probes itself, where their calls have ids of the default form. `Run.recover`
+leaves calls with these names alone: nobody can tell whose they are."""
+
 
 def tool(
     *,
@@ -52,12 +56,13 @@ def tool(
     id: a function with the same parameters but `key`, which returns the call's id. By default the id is
         `TURN.NAME.HASH.K`: HASH is of the arguments, and K counts the calls with these arguments in the turn, from 0.
         Between two turns it is `before-TURN`, with the number of the next one; behind a turn's plan it is
-        `planned-TURN`. A call that is made again after an exception, while its outcome is unknown, is the same call.
+        `planned-TURN`. An id of your own does not begin with a number and the name. A call that is made again after an exception, while its outcome is unknown, is the same call.
 
     If the function has a parameter `key`, it gets the call's key. For type checkers give it a default: `key: str = ""`.
     Arguments and result are JSON, dataclasses or pydantic models. An annotated result type is decoded.
 
-    Errors: `ValueError` where the policy is `probe` and there is no probe, or the name is not valid.
+    Errors: `ValueError` where the policy is `probe` and there is no probe, or the name is not valid; in a call where its
+    id has the form `NUMBER.NAME.…`, which the ids of turns have.
     """
 
     def wrap(function: Callable[P, R]) -> Tool[P, R]:
@@ -125,17 +130,33 @@ class Tool(Generic[P, R]):
         given.apply_defaults()
         arguments = _json.copy(dict(given.arguments))
         if self._id is not None:
-            slot = Slot(self._id(*args, **kwargs))
+            slot = Slot(self._own_id(*args, **kwargs))
         else:
             digest = hashlib.sha256(_json.canonical(arguments).encode()).hexdigest()[:12]
             slot = run._slot(f"{self.name}.{digest}")
         id = run._anew(slot.id) if self.policy == "readOnly" else slot.id
         return BoundCall(self, run, slot, id, given.arguments, arguments)
 
+    def _own_id(self, *args: Any, **kwargs: Any) -> str:
+        """The id that the user's function gives a call. Errors: `ValueError` where it would be taken for one of ours."""
+        assert self._id is not None
+        id = self._id(*args, **kwargs)
+        if _ordinals.has_place(id, self.name):
+            raise ValueError(
+                f"tool {self.name!r}: the id {id!r} of your own begins with a number and the tool's name, as the ids of a "
+                "turn do. Let it begin with something else"
+            )
+        return id
+
     def has_made(self, call: Mapping[str, Any]) -> bool:
-        """Whether a stored call is one of this tool. If an older client or gateway has kept no name, the id says it."""
-        name = call.get("tool")
-        return self._has_made_id(call["id"]) if name is None else name == self.name
+        """Whether a stored call is one of this tool. A tool of a framework may have the same name, but other ids.
+
+        If an older client or gateway has kept no name, the id alone says it.
+        """
+        id, name = call["id"], call.get("tool")
+        if name is None or self._id is None:
+            return name in (None, self.name) and self._has_made_id(id)
+        return name == self.name and not _ordinals.has_place(id, self.name)
 
     def _has_made_id(self, id: str) -> bool:
         return _ordinals.tool_of(id) == self.name
@@ -170,6 +191,11 @@ class BoundCall:
             self._slot.done()
         else:
             self._slot.reopen()
+
+    @property
+    def id(self) -> str:
+        """The id of the call."""
+        return self._id
 
     @property
     def result(self) -> Any:
@@ -238,7 +264,7 @@ def stored_calls(run: Run[Any]) -> list[BoundCall]:
         for call in run._calls.inherited()
         if call["policy"] == "probe" and call["state"] == "started"
         for known in _tools.values()
-        if known.probe is not None and known.has_made(call)
+        if known.probe is not None and known.name not in framework_probes and known.has_made(call)
     ]
 
 

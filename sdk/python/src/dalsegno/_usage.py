@@ -24,6 +24,11 @@ def spending(usage: dict[str, int]) -> Generator[None, None, None]:
         _spending.reset(token)
 
 
+def is_counted() -> bool:
+    """Whether this code runs in a step or in a tool, to whose call `spent` adds."""
+    return _spending.get(None) is not None
+
+
 def spent(*, tokens_in: int = 0, tokens_out: int = 0, tool_calls: int = 0, cost_micro_usd: int = 0) -> None:
     """Adds to what the step or the tool that runs here has spent. `cost_micro_usd`: millionths of a US dollar.
 

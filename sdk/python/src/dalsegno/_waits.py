@@ -15,6 +15,9 @@ from dalsegno._transport import Transport
 POLL_SECONDS = 20
 """How long the gateway waits for an answer before it says that a wait is still open."""
 
+TITLE_CHARACTERS = 128
+"""Of an approval's title. The gateway refuses a longer one."""
+
 TIMED = ("until", "rateLimit")
 """The kinds that the store's clock answers."""
 

@@ -176,6 +176,55 @@ def test_what_came_before_a_plan_is_not_required_behind_it(dalsegno_gateway: Mem
         turn.finish()
 
 
+EFFECTS: dict[str, Callable[[Run[Any]], object]] = {"pay": lambda run: pay(1), "own": lambda run: own(run, "own")}
+
+
+@pytest.mark.parametrize("in_process_of_its_own", [True, False])
+@pytest.mark.parametrize("name", EFFECTS)
+def test_a_plan_that_forgot_an_effect_before_it_is_not_committed(
+    dalsegno_gateway: MemoryGateway, name: str, in_process_of_its_own: bool
+) -> None:
+    """Behind the plan nobody could tell that the effect was forgotten."""
+    run = in_process()
+    with pytest.raises(Crash), run.turn():
+        EFFECTS[name](run)
+        raise Crash
+    if in_process_of_its_own:
+        run._leave()
+        dalsegno_gateway.start_attempt()
+        run = in_process()
+    with run:
+        with pytest.raises(Diverged, match=name), run.turn() as turn:
+            turn.plan()
+        assert dalsegno_gateway.rows.head is None
+        with run.turn() as turn:
+            EFFECTS[name](run)
+            turn.plan()
+            turn.finish()
+    assert len(dalsegno_gateway.calls) == 1
+
+
+def test_a_plan_requires_nothing_of_what_comes_behind_it(dalsegno_gateway: MemoryGateway) -> None:
+    interrupted(dalsegno_gateway, 2, lambda run, number: (pay(number), own(run, f"own-{number}")))
+    with in_process(every=9) as run:
+        with run.turn() as turn:
+            pay(1)
+            own(run, "own-1")
+            turn.plan()
+        with pytest.raises(Crash), run.turn() as turn:
+            pay(2)
+            turn.plan()
+            own(run, "own-2")
+            pay(3)
+            raise Crash
+        with run.turn() as turn:
+            assert turn.planned
+            own(run, "own-2")
+            pay(3)
+            turn.finish()
+    assert dalsegno_gateway.finish and len(dalsegno_gateway.calls) == 5
+
+
 def test_what_was_made_behind_a_plan_is_required(dalsegno_gateway: MemoryGateway) -> None:
     with pytest.raises(Crash), in_process() as run, run.turn() as turn:
         turn.plan()
@@ -312,6 +361,8 @@ def test_after_a_rewind_no_call_of_an_undone_turn_has_to_be_made(dalsegno_gatewa
         ("planned-7.pay.call_1", "pay", Place(7, True)),
         ("7.pay.call_1", None, None),
         ("7.pay.call_1", "payment", None),
+        ("7.pay.0123456789ab.0", "payment", None),
+        ("7.pay.call_1.0123456789ab.in-01234567", "pay", Place(7, False)),
         ("7.pay.0123456789ab", None, None),
         ("2024.invoice", "invoice", None),
         ("own", None, None),
@@ -323,3 +374,4 @@ def test_the_place_in_an_id_that_the_client_has_made(id: str, tool: str | None, 
 
 def test_the_tool_of_an_id_that_the_client_has_made() -> None:
     assert tool_of("before-7.pay.more.0123456789ab.12") == "pay.more" and tool_of("7.pay.call_1") is None
+    assert tool_of("7.pay.0123456789ab.in-01234567.3") is None, "an adapter has made it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dalsegno import Diverged, Refused, tool
+from dalsegno import Diverged, Refused, _tools, tool
+from dalsegno.aio import AsyncRun
 from dalsegno.testing.memory import MemoryGateway
 from payments import fresh_bank as fresh_bank  # each test begins with an empty bank
 from payments import asked, bank, find, pay, probed, raise_crash
@@ -144,6 +146,57 @@ def test_recover_finds_a_tool_of_your_own_ids_by_the_name_in_the_store(
             assert order(5) == "found 5"
         assert run.recover() == [] and order(5) == "found 5"
         run.finish()
+
+
+@pytest.mark.parametrize("took_effect", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_turn_has_to_make_the_calls_that_recover_has_ended_before_it(
+    dalsegno_gateway: MemoryGateway, is_async: bool, took_effect: bool
+) -> None:
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        probed(5)
+    bank.crash = False
+    if not took_effect:
+        bank.entries.clear()
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert (asyncio.run(AsyncRun(run).recover()) if is_async else run.recover()) == []
+        assert [call.state for call in dalsegno_gateway.calls] == ["completed"]
+        with pytest.raises(Diverged, match=r"'1\.probed"), run.turn():
+            pass
+        with run.turn() as turn:
+            assert probed(5) == ("found 5" if took_effect else "receipt 0")
+            turn.finish()
+    assert len(bank.entries) == 1
+
+
+@pytest.mark.parametrize(
+    ("id", "name"),
+    [
+        ("1.probed.call_1", "probed"),
+        ("1.probed.call_1.0123456789ab.in-01234567", "probed"),
+        ("1.probed.0123456789ab.in-01234567.0", "probed"),
+        ("lg.probed.call_1.0123456789abcdef", "probed"),
+        ("1.named.call_1", "named"),
+        ("1.theirs.0123456789ab.0", "theirs"),
+    ],
+)
+def test_recover_leaves_the_calls_of_a_framework_alone_whose_tool_has_the_same_name(
+    dalsegno_gateway: MemoryGateway, monkeypatch: pytest.MonkeyPatch, id: str, name: str
+) -> None:
+    tool(policy="probe", name="named", probe=find, id=lambda cents: f"order-{cents}")(probed.function)
+    tool(policy="probe", name="theirs", probe=find)(probed.function)
+    monkeypatch.setattr(_tools, "framework_probes", {"theirs"})
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        run._calls.begin(id, "probe", None, {"cents": 5}, None, name)
+        raise Crash
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert [call["id"] for call in run.recover()] == [id]
+        run.settle(id, "failed", "looked")
+        run.finish()
+    assert bank.entries == []
 
 
 def test_what_has_no_probe_stays_unsettled(dalsegno_gateway: MemoryGateway) -> None:

@@ -46,6 +46,21 @@ def test_a_tool_that_makes_no_sense_is_an_error_at_once(options: dict[str, Any])
         tool(**options)(lambda: None)
 
 
+@pytest.mark.parametrize("id", ["2024.invoice.7", "before-2.invoice.7", "planned-2.invoice.0123456789ab.0"])
+def test_an_id_of_your_own_that_reads_as_that_of_a_turn_is_refused_before_anything_runs(
+    dalsegno_gateway: MemoryGateway, id: str
+) -> None:
+    @tool(policy="retrySameKey", name="invoice", id=lambda number: id)
+    def invoice(number: int) -> str:
+        raise AssertionError
+
+    with in_process() as run:
+        with run.turn(), pytest.raises(ValueError, match=f"the id '{id}' of your own begins with a number"):
+            invoice(7)
+        run.finish()
+    assert dalsegno_gateway.calls == []
+
+
 def test_the_id_is_of_the_turn_the_name_and_the_content(dalsegno_gateway: MemoryGateway) -> None:
     with in_process() as run:
         with run.turn():

@@ -13,6 +13,7 @@ from claude_agent_sdk import HookMatcher
 
 from dalsegno import _json
 from dalsegno._shapes import is_object
+from dalsegno._waits import TITLE_CHARACTERS
 from dalsegno.aio import AsyncRun
 from dalsegno.claude._mirror import Mirror
 from dalsegno.claude._progress import Progress
@@ -117,7 +118,11 @@ class Hooks:
                 return Decision(False, arguments, "A person decides on another call first. Ask again after that.")
             if wait is None:
                 wait = await self._run.wait(
-                    wait_id, "approval", title=f"Call {name}"[:128], proposal=arguments, expires=self._approval_expires
+                    wait_id,
+                    "approval",
+                    title=f"Call {name}"[:TITLE_CHARACTERS],
+                    proposal=arguments,
+                    expires=self._approval_expires,
                 )
             answer = wait.answer
             if answer is None:

@@ -15,7 +15,7 @@ from dalsegno import _json
 from dalsegno._errors import Error, Parked, Uncertain, Unhandled
 from dalsegno._run import Run
 from dalsegno._shapes import is_object
-from dalsegno._waits import Approval
+from dalsegno._waits import TITLE_CHARACTERS, Approval
 from dalsegno.aio import AsyncRun
 from dalsegno.langgraph._guard import recover
 from dalsegno.langgraph._saver import RecordSaver, Session
@@ -29,7 +29,6 @@ Answer = Callable[[Interrupt, Approval], Any]
 INPUT = "dalsegno_input"
 """The name in a checkpoint's metadata of which input of the run it belongs to, from 1."""
 
-MAX_TITLE_CHARACTERS = 128
 MAX_SUMMARY_BYTES = 2048
 
 
@@ -266,7 +265,7 @@ def _question(interrupt: Interrupt) -> dict[str, Any]:
 def _line(text: str) -> str:
     """A text as a title: one line of at most 128 characters. The proposal has the whole text."""
     line = " ".join("".join(it if it.isprintable() else " " for it in text).split())
-    return line if len(line) <= MAX_TITLE_CHARACTERS else f"{line[: MAX_TITLE_CHARACTERS - 1]}…"
+    return line if len(line) <= TITLE_CHARACTERS else f"{line[: TITLE_CHARACTERS - 1]}…"
 
 
 def _answer(interrupt: Interrupt, approval: Approval) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -30,13 +29,12 @@ from agents.tool import maybe_invoke_function_tool_failure_error_function
 from agents.tool_context import ToolContext
 
 from dalsegno import _json
-from dalsegno._agent_call import AgentCall
+from dalsegno._agent_call import AgentCall, ask_probe, enclosing_call, inside, running
 from dalsegno._errors import CallFailed, Error, KeyRefused
 from dalsegno._ordinals import Slot
 from dalsegno._shapes import is_array, is_object
 from dalsegno._tools import Policy as CallPolicy
 from dalsegno.aio import AsyncRun
-from dalsegno.aio._tools import value_of
 from dalsegno.openai._link import Link, Stopped, digest, is_agent, link_of, name_part, scope
 from dalsegno.openai._model import DurableModel
 
@@ -85,10 +83,12 @@ def guard(run: AsyncRun[Any], agent: Agent[C], **policies: Policy) -> Agent[C]:
         `unguarded`: the tool runs as without this package: perhaps twice.
 
     A call's id is `TURN.TOOL.ID`, with the vendor's id of the call, and in an agent that is a tool `TURN.TOOL.ID.HASH`, with
-    a hash of the calls around it. The agents in `handoffs` are guarded with the same
-    policies. An agent that is a tool is guarded before: `guard(run, inner, …).as_tool(…)`; it has no policy itself. Tools
-    of MCP servers have policies by their names too. Tools that the provider runs (`WebSearchTool` and others) are left
-    alone: they are a part of the model's answer.
+    a hash of the calls around it. A guarded tool may run a guarded agent itself: then the ids of that agent's calls end
+    with `.in-HASH`, a hash of the id of the tool's call, and once that call is over, they are not made again.
+
+    The agents in `handoffs` are guarded with the same policies. An agent that is a tool is guarded before:
+    `guard(run, inner, …).as_tool(…)`; it has no policy itself. Tools of MCP servers have policies by their names too.
+    Tools that the provider runs (`WebSearchTool` and others) are left alone: they are a part of the model's answer.
 
     What a tool returns is stored as the model gets it: a text, or the vendor's structured outputs. If a tool raises
     `CallFailed(words)`, nothing has changed, and the model gets the words, or those of the tool's own
@@ -246,9 +246,7 @@ class _GuardedTool:
             output = await self._call(id, arguments, approval, context, text)
         except CallFailed as failed:
             return await self._explain(context, failed)
-        turn = self._run.sync._turn
-        if turn is not None:
-            turn.spent(tool_calls=1)
+        self._run.sync._spend(tool_calls=1)
         return output
 
     async def _call(
@@ -257,11 +255,11 @@ class _GuardedTool:
         """The tool's output, new or stored. Errors: as `Run.call`."""
         send = self._run._portal.call
         call = AgentCall(self._run.sync, Slot(id), self._name, self._policy, arguments, approval)
-        begun = await call.claim(send, partial(self._ask, self._probe, arguments) if self._probe is not None else None)
+        begun = await call.claim(send, partial(self._ask, self._probe) if self._probe is not None else None)
         if begun is None:
             return call.result
         try:
-            with begun.running():
+            with running(begun):
                 output = await self._run_tool(context, text, begun.key)
         except (CallFailed, KeyRefused) as refusal:
             await send(call.end, begun, refusal.outcome, refusal.result)
@@ -269,11 +267,9 @@ class _GuardedTool:
         await send(call.end, begun, "completed", output)
         return output
 
-    async def _ask(self, probe: Callable[..., Any], arguments: dict[str, Any], call: Mapping[str, Any]) -> Any:
+    async def _ask(self, probe: Callable[..., Any], call: Mapping[str, Any]) -> Any:
         """What the probe finds, as it is stored."""
-        key = {"key": call["key"]} if "key" in inspect.signature(probe).parameters else {}
-        found = await self._run._portal.call(probe, **arguments, **key)
-        return _storable(self._tool, await value_of(found))
+        return _storable(self._tool, await ask_probe(probe, call))
 
     async def _run_tool(self, context: ToolContext[Any], text: str, key: str) -> Any:
         """The tool's output, as it is stored. Errors: whatever the tool raises."""
@@ -310,7 +306,8 @@ def _place(tool_call_id: str) -> str:
     Some providers count the calls of each answer, so two nested agents get the same ids.
     """
     around = scope.get()
-    return f"{name_part(tool_call_id, 50)}.{digest(around)}" if around else name_part(tool_call_id)
+    place = f"{name_part(tool_call_id, 50)}.{digest(around)}" if around else name_part(tool_call_id)
+    return f"{place}{inside(enclosing_call())}"
 
 
 def _storable(tool: FunctionTool, output: Any) -> Any:

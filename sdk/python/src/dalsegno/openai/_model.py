@@ -26,7 +26,7 @@ class DurableModel(Model):
 
     An answer is a call with the policy `readOnly` and the id `TURN.model.NAME.K`. If a process dies before the answer is
     stored, the next one asks again; afterwards none does, until the turn is committed. The tokens of an answer are counted
-    as spent by its turn.
+    as spent by its turn; those of an agent that runs in a guarded tool, by that tool's call.
 
     An agent that runs inside of a tool call asks in an order that nobody knows. So the ids of its answers also have a
     hash of the calls around it and of the conversation, and K counts equal conversations.
@@ -133,9 +133,7 @@ class DurableModel(Model):
             self._spent(usage.input_tokens, usage.output_tokens)
 
     def _spent(self, tokens_in: int, tokens_out: int) -> None:
-        turn = self._run.sync._turn
-        if turn is not None:
-            turn.spent(tokens_in=tokens_in or 0, tokens_out=tokens_out or 0)
+        self._run.sync._spend(tokens_in=tokens_in or 0, tokens_out=tokens_out or 0)
 
 
 def _stored(step: Step, kind: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from dalsegno import _json
 from dalsegno._errors import Error, Parked
 from dalsegno._inbox import as_user_turn
 from dalsegno._shapes import is_object
-from dalsegno._waits import Answer
+from dalsegno._waits import TITLE_CHARACTERS, Answer
 from dalsegno.aio import AsyncRun, AsyncTurn
 from dalsegno.aio._tools import value_of
 from dalsegno.openai._link import Granted, Link, is_agent, link_of, name_part
@@ -276,7 +276,7 @@ def _question(run: AsyncRun[Any], item: ToolApprovalItem) -> dict[str, Any]:
     except ValueError:
         proposal = item.arguments
     id = run.sync._anew(f"{run.next_turn}.{name_part(tool, 40)}.{name_part(call)}")
-    return {"id": id, "call": call, "title": f"{item.agent.name}: {tool}"[:200], "proposal": proposal or {}}
+    return {"id": id, "call": call, "title": f"{item.agent.name}: {tool}"[:TITLE_CHARACTERS], "proposal": proposal or {}}
 
 
 def _call_id(item: ToolApprovalItem) -> str:

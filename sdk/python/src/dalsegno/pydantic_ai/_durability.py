@@ -32,7 +32,8 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, RunContext, ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
-from dalsegno._tools import Policy, Tool
+from dalsegno._agent_call import enclosing_call
+from dalsegno._tools import Policy, Tool, framework_probes
 from dalsegno.pydantic_ai import _waits
 from dalsegno.pydantic_ai._journal import (
     READ_ONLY,
@@ -40,10 +41,8 @@ from dalsegno.pydantic_ai._journal import (
     Journal,
     Probe,
     clean,
-    enclosing_call,
     open_run,
     recorded,
-    spend,
 )
 
 RUN_IDS = uuid.UUID("5d6f3d44-5a86-4f41-9a5e-2b6d9a7f1c10")
@@ -95,6 +94,7 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self._policies = {tool: _policy(tool, policy) for tool, policy in (tools or {}).items()}
+        framework_probes.update(clean(tool) for tool, policy in self._policies.items() if policy.probe is not None)
         self._approvals = approvals
         self._journal: Journal | None = None
 
@@ -155,7 +155,7 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
         """Adds the tokens and the cost of each response to what the turn spends."""
         response = await super().wrap_model_request(ctx, request_context=request_context, handler=handler)
         tokens = {"tokens_in": response.usage.input_tokens, "tokens_out": response.usage.output_tokens}
-        spend(open_run(), {**tokens, "cost_micro_usd": _cost(response)})
+        open_run()._spend(**tokens, cost_micro_usd=_cost(response))
         return response
 
     async def prepare_tools(

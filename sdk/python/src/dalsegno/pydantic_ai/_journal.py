@@ -3,9 +3,7 @@ is replayed."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
@@ -27,14 +25,12 @@ from pydantic_ai.tools import RunContext
 from pydantic_core import to_jsonable_python
 
 from dalsegno import _current, _json
-from dalsegno._agent_call import AgentCall
+from dalsegno._agent_call import AgentCall, ask_probe, enclosing_call, inside, running
 from dalsegno._calls import Begun
 from dalsegno._errors import CallFailed, Error, KeyRefused, Unhandled
 from dalsegno._portal import Portal
 from dalsegno._run import Run
 from dalsegno._tools import Policy
-from dalsegno._usage import spent
-from dalsegno.aio._tools import value_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,9 +39,6 @@ NAME_CHARS = 64
 """Characters of a name in the id of a call. A longer name is cut and gets a hash."""
 
 Body = Callable[[], Awaitable[object]]
-
-_enclosing: ContextVar[str] = ContextVar("dalsegno.pydantic_ai.enclosing", default="")
-"""The id of the tool call in which this code runs. A run of another agent in a tool makes its ids of it."""
 
 _key: ContextVar[str | None] = ContextVar("dalsegno.pydantic_ai.key", default=None)
 
@@ -99,20 +92,6 @@ async def send(run: Run[Any], function: Callable[P, R], *args: P.args, **kwargs:
         return await Portal.of(run).call(function, *args, **kwargs)
     except SystemExit as leave:
         raise Unhandled(leave) from None
-
-
-def spend(run: Run[Any], amounts: Mapping[str, int]) -> None:
-    """Adds to what the tool call spends in which this code runs, or else the open turn.
-
-    amounts: by the names of the parameters of `Turn.spent`.
-    """
-    assert run._turn is not None
-    (spent if enclosing_call() else run._turn.spent)(**amounts)
-
-
-def enclosing_call() -> str:
-    """The id of the tool call in which this code runs; empty outside of one."""
-    return _enclosing.get()
 
 
 def clean(name: str) -> str:
@@ -197,29 +176,23 @@ async def _execute_tool(
 ) -> object:
     """One call of a tool, new or stored. Its cache key is the tool's name, its arguments and the context of the run."""
     tool, arguments = str(cache_key[0]), to_jsonable_python(cache_key[1], bytes_mode="base64")
-    slot = run._slot(f"{clean(tool)}.{digest(_json.canonical(arguments))[:12]}{_inside(enclosing_call())}")
+    slot = run._slot(f"{clean(tool)}.{digest(_json.canonical(arguments))[:12]}{inside(enclosing_call())}")
     call = AgentCall(run, slot, clean(tool), policy.name, arguments, _approval(run, tool, context))
-    spend(run, {"tool_calls": 1})
+    run._spend(tool_calls=1)
     with call:
         try:
             begun = await call.claim(partial(send, run), partial(_ask, policy.probe) if policy.probe else None)
         except CallFailed as failed:
-            return _replayed(run, call, _failed(failed))
-        return _replayed(run, call, call.result) if begun is None else await _run_tool(run, call, begun, body)
-
-
-def _replayed(run: Run[Any], call: AgentCall, payload: Any) -> object:
-    """What is stored of a call that is over. What was done in it is not done again."""
-    record_durable_unit(executed=False)
-    _accept_inside(run, call.id)
-    return payload
+            record_durable_unit(executed=False)
+            return _failed(failed)
+        record_durable_unit(executed=begun is not None)
+        return call.result if begun is None else await _run_tool(run, call, begun, body)
 
 
 async def _run_tool(run: Run[Any], call: AgentCall, begun: Begun, body: Body) -> object:
     """The stored form of what the tool returns now."""
-    record_durable_unit(executed=True)
     try:
-        with _inside_call(begun), begun.running():
+        with running(begun), _with_key(begun.key):
             payload = _json.copy(await body())
     except (CallFailed, KeyRefused) as refusal:
         await send(run, call.end, begun, refusal.outcome, refusal.result)
@@ -234,27 +207,7 @@ async def _run_tool(run: Run[Any], call: AgentCall, begun: Begun, body: Body) ->
 
 async def _ask(probe: Callable[..., Any], call: Mapping[str, Any]) -> object:
     """The stored form of what the probe finds."""
-    arguments = dict(call.get("arguments") or {})
-    if "key" in inspect.signature(probe).parameters:
-        arguments["key"] = call["key"]
-    if inspect.iscoroutinefunction(probe):
-        found = await probe(**arguments)
-    else:
-        found = await value_of(await asyncio.to_thread(probe, **arguments))
-    return {"result": to_jsonable_python(found), "kind": "tool_return"}
-
-
-def _inside(id: str) -> str:
-    """The part of an id which says that the call was made in another call; empty for no other call."""
-    return f".in-{digest(id)[:8]}" if id else ""
-
-
-def _accept_inside(run: Run[Any], id: str) -> None:
-    """A call that is over is not made again, so the calls that were made in it are not made again either."""
-    for call in run._calls.inherited():
-        if f"{_inside(id)}." in call["id"]:
-            run.accept(call["id"])
-            _accept_inside(run, call["id"])
+    return {"result": to_jsonable_python(await ask_probe(probe, call)), "kind": "tool_return"}
 
 
 def _approval(run: Run[Any], tool: str, context: RunContext[Any] | None) -> str | None:
@@ -266,14 +219,13 @@ def _approval(run: Run[Any], tool: str, context: RunContext[Any] | None) -> str 
 
 
 @contextmanager
-def _inside_call(begun: Begun) -> Generator[None]:
-    """Lets the code inside know in which call it runs."""
-    enclosing, key = _enclosing.set(begun.id), _key.set(begun.key)
+def _with_key(key: str) -> Generator[None]:
+    """Lets the code inside know the key of its call."""
+    token = _key.set(key)
     try:
         yield
     finally:
-        _enclosing.reset(enclosing)
-        _key.reset(key)
+        _key.reset(token)
 
 
 def _failed(failed: CallFailed) -> dict[str, Any]:

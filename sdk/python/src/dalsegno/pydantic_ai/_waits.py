@@ -16,10 +16,9 @@ from dalsegno._errors import Parked, Unhandled
 from dalsegno._inbox import as_user_turn
 from dalsegno._run import Run
 from dalsegno._shapes import is_object
-from dalsegno._waits import Answer, Wait
+from dalsegno._waits import TITLE_CHARACTERS, Answer, Wait
 from dalsegno.pydantic_ai._journal import approval_id, approval_name, clean, open_run, recorded, send
 
-TITLE_CHARS = 128
 SUMMARY_BYTES = 2048
 
 
@@ -77,7 +76,7 @@ def _open(run: Run[Any], id: str, part: ToolCallPart, metadata: dict[str, Any] |
     run.wait(
         id,
         "approval",
-        title=f"Call {part.tool_name}"[:TITLE_CHARS],
+        title=f"Call {part.tool_name}"[:TITLE_CHARACTERS],
         summary=summary and summary.encode()[:SUMMARY_BYTES].decode(errors="ignore"),
         proposal=part.args_as_dict(),
     )

@@ -45,6 +45,16 @@ def park(gateway: MemoryGateway, work: Any) -> list[str]:
     return gateway.open_waits
 
 
+def test_the_approval_of_an_agent_with_a_long_name_has_a_title_that_the_gateway_takes(gateway: MemoryGateway) -> None:
+    model, wire = ScriptedModel([calls("wire", cents=5), says()]), Wire()
+
+    async def work(run: Run) -> Any:
+        return await run_agent(run, wire.agent(run, model).clone(name="clerk " * 40), "go")
+
+    (id,) = park(gateway, work)
+    assert gateway.rows.waits[id].request["title"] == ("clerk " * 40)[:128]
+
+
 def test_an_approved_call_runs_once_under_its_approval(gateway: MemoryGateway) -> None:
     model, wire = ScriptedModel([calls("wire", cents=5), says()]), Wire(fails=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from agents.testing import ScriptedModel, assistant_message, function_call
 from dalsegno import CallFailed, Diverged, KeyRefused, Uncertain, spent
 from dalsegno.openai import DurableModel, Policy, Probe, call_key, guard, run_agent
 from dalsegno.testing.memory import MemoryGateway
-from openai_world import Asked, Run, attempt, gateway
+from openai_world import Asked, Run, attempt, calls, gateway, says
 
 
 class Till:
@@ -153,6 +154,30 @@ def test_a_probe_finds_the_effect_and_the_tool_does_not_run_again(gateway: Memor
     attempt(gateway, work)
     assert asked == [(5, till.keys[0])] and len(till.keys) == 1
     assert outputs(model) == ["found 5"]
+
+
+def test_a_probe_with_parameters_of_any_name_runs_apart_from_the_requests(gateway: MemoryGateway) -> None:
+    model, threads = ScriptedModel([calls("look", function="f"), says()]), []
+
+    def look(function: str) -> str:
+        raise ConnectionError
+
+    def find(function: str) -> str:
+        threads.append(threading.current_thread())
+        return f"found {function}"
+
+    async def work(run: Run) -> None:
+        agent = Agent(name="reader", model=model, tools=[function_tool(look)])
+        threads.append(await run._portal.call(threading.current_thread))
+        await run_agent(run, guard(run, agent, look=Probe(find)), "go")
+
+    with pytest.raises(ConnectionError):
+        attempt(gateway, work)
+    threads.clear()
+    attempt(gateway, work)
+    assert outputs(model) == ["found f"]
+    of_requests, of_probe = threads
+    assert of_probe not in (of_requests, threading.main_thread())
 
 
 def test_a_probe_finds_no_effect_and_the_tool_runs_under_the_same_key(gateway: MemoryGateway) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 pytest.importorskip("agents.memory", reason="openai-agents is not installed: hack/adapters.sh runs these tests")
 
-from agents import Agent, AgentsException, function_tool, handoff
+from agents import Agent, AgentsException, RunConfig, RunHooks, Runner, Usage, function_tool, handoff
 from agents.mcp import MCPServer
 from agents.testing import ScriptedModel, assistant_message, function_call
 
+from dalsegno import CallFailed
 from dalsegno.openai import Policy, guard, run_agent
 from dalsegno.testing.memory import MemoryGateway
 from openai_world import Asked, Run, attempt, gateway
@@ -67,6 +68,59 @@ def test_calls_of_two_nested_agents_with_one_id_of_the_model_are_two_calls(gatew
 
     assert attempt(gateway, work) == "done"
     assert len({*till.keys}) == 2, "each of the two pays"
+
+
+class DiesAfter(RunHooks[Any]):
+    """Raises when a tool of this name has ended, the first time."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.has_died = name, False
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+        if tool.name == self.name and not self.has_died:
+            self.has_died = True
+            raise Asked
+
+
+TOKENS = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
+
+
+@pytest.mark.parametrize(("policy", "refuses"), [("retrySameKey", False), ("retrySameKey", True), ("readOnly", False)])
+def test_a_guarded_tool_that_has_run_an_agent_is_answered_from_the_store(
+    gateway: MemoryGateway, policy: Policy, refuses: bool
+) -> None:
+    """With a nested agent of its own. What they called and spent is not due again, and not lost."""
+    outer = ScriptedModel(
+        [[function_call("ask", {"question": "?"}, call_id="c1")], [assistant_message("done")]], default_usage=TOKENS
+    )
+    middle = ScriptedModel(
+        [[function_call("pay", {"cents": 1}, call_id="m1"), function_call("clerk", {"input": "pay"}, call_id="m2")],
+         [assistant_message("both are paid")]], default_usage=TOKENS
+    )
+    till, inner, dies = Till(), ScriptedModel(default_usage=TOKENS), DiesAfter("ask")
+    inner.enqueue([function_call("pay", {"cents": 5}, call_id="c1")])
+    inner.enqueue([assistant_message("paid")])
+
+    async def work(run: Run) -> Any:
+        clerk = payer(run, inner, till, "retrySameKey").as_tool("clerk", "pays")
+        asked = guard(run, Agent(name="middle", model=middle, tools=[clerk, function_tool(till.pay)]), pay="retrySameKey")
+
+        async def ask(question: str) -> str:
+            answer: str = (await Runner.run(asked, question, run_config=RunConfig(tracing_disabled=True))).final_output
+            if refuses:
+                raise CallFailed(answer)
+            return answer
+
+        agent = guard(run, Agent(name="outer", model=outer, tools=[function_tool(ask)]), ask=policy)
+        return (await run_agent(run, agent, "go", hooks=dies)).final_output
+
+    with pytest.raises(AgentsException, match="Error running tool ask"):
+        attempt(gateway, work)
+    assert attempt(gateway, work) == "done"
+    assert outputs(outer) == ["both are paid"]
+    assert len({*till.keys}) == 2 == len(till.keys)
+    assert (len(outer.calls), len(middle.calls), len(inner.calls)) == (2, 2, 2)
+    assert gateway.rows.usage == {"tokensIn": 42, "tokensOut": 18, "toolCalls": 2 if refuses else 3}
 
 
 def test_agents_that_hand_off_to_each_other_are_all_guarded(gateway: MemoryGateway) -> None:

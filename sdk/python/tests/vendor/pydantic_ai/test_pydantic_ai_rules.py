@@ -269,6 +269,28 @@ def test_what_an_agent_spends_in_a_tool_counts_with_the_call_of_the_tool_and_is_
         assert gateway.rows.usage == whole
 
 
+@pytest.mark.parametrize("where", ["step", "tool"])
+def test_what_an_agent_spends_in_a_step_or_a_tool_counts_with_its_call(where: str) -> None:
+    world = World()
+    agent = Agent(world.model("m", "rome"), name="a", capabilities=[Durability[None]()])
+
+    async def answer() -> str:
+        return (await agent.run("Go.")).output
+
+    answers = dalsegno.tool(policy="readOnly", name="answers")(answer)
+
+    async def main(run: AsyncRun[dict[str, Any]]) -> None:
+        async with run.turn() as turn:
+            assert await (turn.step("answer", answer) if where == "step" else answers()) == "rome"
+            if run.attempt == 1:
+                raise Crash
+            turn.finish()
+
+    with new_gateway() as gateway:
+        run_to_end(gateway, main)
+        assert world.asked == ["m"] and gateway.rows.usage == {"tokensIn": 10, "tokensOut": 5}
+
+
 def test_another_exception_leaves_the_outcome_unknown_and_the_same_key_for_the_next_attempt() -> None:
     world, fails = World(), [True]
 
