@@ -123,8 +123,10 @@ pub(crate) fn held_records(order: RecordOrder, joins: &RecordJoins) -> String {
 /// page if `$4` is 0. In descending order the key `$5` never is.
 pub(crate) fn held_keys(order: RecordOrder) -> String {
     let direction = match order {
+        // One bound of the index: a page behind a key with many entries does not go through them.
         RecordOrder::Asc => Direction {
-            is_within: "key >= $3 AND (key > $3 OR CAST($4 AS bigint) = 0) AND key < $5",
+            is_within: "(key, seq) > ($3, CASE CAST($4 AS bigint) WHEN 0 THEN -1 ELSE 9223372036854775807 END) \
+                AND key < $5",
             ..Direction::of(order)
         },
         // `$4` has a type only if the statement names it.
