@@ -118,7 +118,10 @@ def attach(
         late.
     sigterm: installs a handler for SIGTERM, see `Run.stopping`. It needs the main thread.
     every: how many turns are committed together. A crash then repeats up to so many turns: their steps and tools are
-        answered from the store, and everything else is done again.
+        answered from the store, and everything else is done again. Above 1, `Diverged` does not guard everything. If
+        a wait or a park commits in the middle of a turn, a later attempt does not know that the calls before it have to
+        be made again. And where calls have ids of your own, no attempt may use a smaller number than the one before: it
+        would end with `Diverged`, because their turns have not come yet.
     store_timeout: after how many seconds without an answer the process leaves (`StoreUnavailable`), uncharged. By
         default `DALSEGNO_STORE_TIMEOUT_SECONDS` says it, and without that the process waits for ever.
     on_resume: `on_resume(run, answers)` is called before this returns if the run goes on from a checkpoint or from

@@ -110,8 +110,7 @@ def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
     if len(errors) == 1:
         raise errors[0]
     is_ambiguous = len(fitting) > 1 and best[:1] != _PLAIN
-    is_unknown_object = not fitting and isinstance(value, dict)
-    if errors or is_ambiguous or is_unknown_object:
+    if errors or is_ambiguous or (not fitting and isinstance(value, dict)):
         names = " | ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
         what = f"an object with the fields {sorted(_names(value))}" if isinstance(value, dict) else repr(value)
         raise TypeError(f"{what}: which of {names} is it?")

@@ -150,6 +150,9 @@ class Turn(Generic[S]):
         behind the plan has other ids than the same before it. Calls of your own ids are not checked then: a call before
         the plan and one behind it look the same. A turn without a plan is replayed from its start, which is enough for
         most agents.
+
+        Errors: `Refused`; `Diverged` if an earlier try of the turn made a call before the plan that this one did not.
+        With `attach(every=…)` above 1 that leaves out the calls of your own ids.
         """
         self._plan(_json.dumps(self._run.state))
 

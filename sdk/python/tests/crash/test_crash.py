@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,24 @@ import pytest
 from conftest import dev_program
 from dalsegno.testing.memory import MemoryGateway, crash_points
 from dalsegno.testing.plugin import CrashMatrix
+from kills import has_succeeded
 
 AGENTS = Path(__file__).with_name("agents")
 SOURCES = Path(__file__).parents[2] / "src"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_over"),
+    [
+        ("dalsegno: the run is over after turn 5, Succeeded: Completed; --fresh starts a new one", True),
+        ("dalsegno: stopped; the run is over", False),
+        ("dalsegno: killed by --kill-every", False),
+        ("dalsegno: the run is over before its first turn, Failed: Gave up, at last; --fresh starts a new one", None),
+    ],
+)
+def test_only_a_run_that_has_succeeded_has_survived_kills(said: str, is_over: bool | None) -> None:
+    with pytest.raises(AssertionError) if is_over is None else nullcontext():
+        assert has_succeeded(f"a line, before\n{said}\na line, after") is is_over
 
 
 class Files:
