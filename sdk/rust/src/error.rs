@@ -114,6 +114,9 @@ pub enum Error {
     /// The chunks of a blob are not what was stored under its key: it was written while it was read. Read it again.
     #[error("the chunks of a blob are not what was stored")]
     BlobChanged,
+    /// The key of a blob has more than 481 bytes: those of its chunks would be too long.
+    #[error("the key of a blob has at most 481 bytes")]
+    BlobKeyTooLong,
     /// The call cannot be completed: this process did not claim it, or it is already complete.
     #[error("call {id} is not open in this process")]
     NotClaimed {

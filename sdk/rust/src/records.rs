@@ -55,6 +55,11 @@ impl RecordChanges {
         self.push(RecordOp::DeletePrefix { space: space.to_owned(), prefix: prefix.to_owned() })
     }
 
+    /// The same changes, in their order, as batches that a gateway takes.
+    pub(crate) fn batches(&self) -> impl Iterator<Item = Self> {
+        self.0.chunks(Limits::RECORDS).map(|batch| Self(batch.to_vec()))
+    }
+
     fn push(mut self, operation: RecordOp) -> Self {
         self.0.push(operation);
         self
@@ -80,6 +85,11 @@ impl Run {
         let body = to_bytes(&RecordsRequest { batch_id: Uuid::new_v4(), operations: changes.0 })?;
         self.client.send("records", Some(&body), CALL_TIMEOUT)?;
         Ok(())
+    }
+
+    /// Whether every gateway has all of these changes.
+    pub(crate) fn has_changes(&self, changes: &RecordChanges) -> bool {
+        self.client.has_contract(RecordOp::contract_of(&changes.0))
     }
 
     /// The entries of a space under keys that begin with `prefix`, fetched page by page. Keys are ordered by their

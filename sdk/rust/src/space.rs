@@ -17,11 +17,14 @@ const CHUNK_BYTES: usize = (3 << 20) - 3;
 /// Chunks in one batch, so that its body stays below the 16 MiB of a request.
 const BATCH_CHUNKS: usize = 3;
 
+/// The longest key of a blob: those of its chunks are longer by this suffix.
+const BLOB_KEY_BYTES: usize = Limits::RECORD_NAME_BYTES - "/.chunk.0123456789abcdef.000000".len();
+
 /// The records of one space: [`Run::space`] makes it. Each write is durable when it returns.
 ///
 /// [`Run::write_records`] writes several changes together or not at all, and [`crate::Turn::records`] writes them with a
-/// turn. A space needs no creation. A key, a space and an entry's id have at most 512 bytes and no control characters; a
-/// value has at most 4 MiB.
+/// turn. A space needs no creation. A key, a space and an entry's id have at most 512 bytes and no control characters; the
+/// key of a blob has at most 481 bytes, because those of its chunks are longer. A value has at most 4 MiB.
 ///
 /// ```no_run
 /// # fn main() -> dalsegno_sdk::Result<()> {
@@ -121,10 +124,18 @@ impl<'a> Space<'a> {
 
     /// Deletes all entries of the key, and the chunks of a blob.
     pub fn delete(&self, key: &str) -> Result<()> {
-        let chunks = self.run.records(&self.name, &chunk_prefix(key));
-        let chunks = chunks.map(|record| Ok(record?.key)).collect::<Result<Vec<_>>>()?;
-        // The pointer first: no reader finds a blob without its chunks.
-        self.delete_keys(std::iter::once(key.to_owned()).chain(chunks))
+        let (name, prefix) = (&self.name, chunk_prefix(key));
+        let changes = RecordChanges::new().delete(name, key);
+        if key.len() > BLOB_KEY_BYTES {
+            return self.run.write_records(changes);
+        }
+        let all = changes.clone().delete_prefix(name, &prefix);
+        if self.run.has_changes(&all) {
+            return self.run.write_records(all);
+        }
+        let chunks = self.run.records(name, &prefix).map(|record| Ok(record?.key));
+        let chunks = chunks.collect::<Result<Vec<_>>>()?;
+        self.delete_after(changes, chunks)
     }
 
     /// Deletes all entries of all keys that begin with `prefix`, which is not empty, in one request.
@@ -135,7 +146,7 @@ impl<'a> Space<'a> {
         match self.run.write_records(RecordChanges::new().delete_prefix(&self.name, prefix)) {
             Err(Error::Refused { problem, .. }) if problem.code == Code::TooLarge => {
                 let keys = self.keys(prefix).collect::<Result<Vec<_>>>()?;
-                self.delete_keys(keys.into_iter())
+                self.delete_after(RecordChanges::new(), keys)
             }
             written => written,
         }
@@ -168,7 +179,14 @@ impl<'a> Space<'a> {
     ///
     /// They are cut into chunks of 3 MiB under keys that begin with the key and a slash. What points to them is written
     /// last, so a reader sees the old bytes or the new ones. Writing the same bytes again costs a read.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BlobKeyTooLong`] for a key above 481 bytes.
     pub fn put_blob(&self, key: &str, content: &[u8]) -> Result<()> {
+        if key.len() > BLOB_KEY_BYTES {
+            return Err(Error::BlobKeyTooLong);
+        }
         let sha256 = hex(content);
         let old = self.pointer(key)?;
         if old.as_ref().is_some_and(|old| old.sha256 == sha256) {
@@ -184,9 +202,14 @@ impl<'a> Space<'a> {
             }
             self.run.write_records(changes)?;
         }
-        self.put(key, &Blob { pointer: Pointer { sha256, chunks: chunks.len(), prefix } })?;
-        let stale = old.iter().flat_map(|old| (0..old.chunks).map(|number| chunk_key(&old.prefix, number)));
-        self.delete_keys(stale)
+        let blob = Blob { pointer: Pointer { sha256, chunks: chunks.len(), prefix } };
+        let pointer = RecordChanges::new().put(&self.name, key, &blob)?;
+        let Some(old) = old else { return self.run.write_records(pointer) };
+        let all = pointer.clone().delete_prefix(&self.name, &old.prefix);
+        if self.run.has_changes(&all) {
+            return self.run.write_records(all);
+        }
+        self.delete_after(pointer, (0..old.chunks).map(|number| chunk_key(&old.prefix, number)))
     }
 
     /// The bytes under the key; `None` if it has no blob.
@@ -209,14 +232,10 @@ impl<'a> Space<'a> {
         Ok(value.and_then(|value| Some(Blob::deserialize(value).ok()?.pointer)))
     }
 
-    fn delete_keys(&self, keys: impl Iterator<Item = String>) -> Result<()> {
-        let keys: Vec<_> = keys.collect();
-        for batch in keys.chunks(Limits::RECORDS) {
-            let changes =
-                batch.iter().fold(RecordChanges::new(), |changes, key| changes.delete(&self.name, key));
-            self.run.write_records(changes)?;
-        }
-        Ok(())
+    /// Makes the changes, and then deletes these keys, in as few batches as it takes.
+    fn delete_after(&self, changes: RecordChanges, keys: impl IntoIterator<Item = String>) -> Result<()> {
+        let all = keys.into_iter().fold(changes, |changes, key| changes.delete(&self.name, &key));
+        all.batches().try_for_each(|batch| self.run.write_records(batch))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Spaces of records, and blobs in them.
 
+use dalsegno_protocol::Limits;
 use dalsegno_sdk::{Error, Item};
 use serde_json::{Value, json};
 
 use crate::agent::ok;
-use crate::gateway::{Answer, Gateway, problem};
+use crate::gateway::{Answer, Gateway, attached, problem};
 
 /// Bytes of one chunk.
 const CHUNK: usize = (3 << 20) - 3;
@@ -44,11 +45,15 @@ fn a_key_is_read_as_its_own_type_and_not_that_of_a_longer_key() {
     assert_eq!(items, [item("a", 1), item("bb", 2)]);
 }
 
+/// What points to the chunks of a blob with other bytes.
+fn old_blob(key: &str) -> Value {
+    let prefix = format!("{key}/.chunk.0000000000000000.");
+    json!({"dalsegno.blob": {"sha256": "0".repeat(64), "chunks": 2, "prefix": prefix}})
+}
+
 #[test]
 fn each_write_is_one_batch() {
-    let gateway = Gateway::new()
-        .on("records", [ok()])
-        .on("records?space=s&prefix=d%2F.chunk.", [page(&[("d/.chunk.0", json!(""))])]);
+    let gateway = Gateway::new().on("records", [ok()]);
     let run = gateway.attach();
     let space = run.space("s");
     space.put("a", &1).unwrap();
@@ -57,8 +62,45 @@ fn each_write_is_one_batch() {
     space.delete("d").unwrap();
     assert_eq!(
         written(&gateway),
-        [vec!["put a"], vec!["putIfAbsent b"], vec!["append c"], vec!["delete d", "delete d/.chunk.0"]]
+        [vec!["put a"], vec!["putIfAbsent b"], vec!["append c"], vec!["delete d", "deletePrefix d/.chunk."]]
     );
+}
+
+#[test]
+fn the_chunks_of_a_blob_are_deleted_by_their_keys_on_an_older_gateway() {
+    let gateway = Gateway::new()
+        .on("attach", [attached(json!({"contract": 2}))])
+        .on("records", [ok()])
+        .on("records?space=s&prefix=d&limit=1", [page(&[("d", old_blob("d"))])])
+        .on("records?space=s&prefix=d%2F.chunk.", [page(&[("d/.chunk.0", json!(""))])]);
+    let run = gateway.attach();
+    run.space("s").delete("d").unwrap();
+    run.space("s").put_blob("d", b"").unwrap();
+    let chunks = [0, 1].map(|number| format!("delete d/.chunk.0000000000000000.00000{number}"));
+    assert_eq!(
+        written(&gateway),
+        [vec!["delete d", "delete d/.chunk.0"], vec!["put d", &chunks[0], &chunks[1]]]
+    );
+    assert_eq!(gateway.bodies("attach").len(), 1, "it does not wait for other gateways");
+}
+
+#[test]
+fn the_key_of_a_blob_leaves_room_for_those_of_its_chunks() {
+    let gateway = Gateway::new().on("records", [ok()]);
+    let run = gateway.attach();
+    let space = run.space("s");
+    let long = "k".repeat(482);
+    let error = space.put_blob(&long, b"bytes").unwrap_err();
+    assert_eq!(error.to_string(), "the key of a blob has at most 481 bytes");
+    assert_eq!(written(&gateway).len(), 0);
+    space.delete(&long).unwrap();
+    assert_eq!(written(&gateway), [vec![format!("delete {long}")]], "it has no chunks");
+
+    let longest = &long[1..];
+    let gateway = gateway.on(&format!("records?space=s&prefix={longest}&limit=1"), [page(&[])]);
+    gateway.attach().space("s").put_blob(longest, b"bytes").unwrap();
+    let key = &written(&gateway)[1][0]["put ".len()..];
+    assert_eq!(key.len(), Limits::RECORD_NAME_BYTES);
 }
 
 #[test]
@@ -73,18 +115,14 @@ fn a_prefix_of_too_many_keys_is_deleted_in_batches() {
 
 #[test]
 fn a_blob_is_written_in_chunks_and_what_points_to_them_comes_last() {
-    let old = json!({"dalsegno.blob": {"sha256": "0".repeat(64), "chunks": 2, "prefix": "k/.chunk.0000000000000000."}});
-    let gateway =
-        Gateway::new().on("records", [ok()]).on("records?space=s&prefix=k&limit=1", [page(&[("k", old)])]);
+    let gateway = Gateway::new()
+        .on("records", [ok()])
+        .on("records?space=s&prefix=k&limit=1", [page(&[("k", old_blob("k"))])]);
     let content = vec![7; CHUNK * 4 + 1];
     gateway.attach().space("s").put_blob("k", &content).unwrap();
     let batches = written(&gateway);
-    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 1, 2]);
-    assert_eq!(batches[2], ["put k"]);
-    assert_eq!(
-        batches[3],
-        ["delete k/.chunk.0000000000000000.000000", "delete k/.chunk.0000000000000000.000001"]
-    );
+    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [3, 2, 2]);
+    assert_eq!(batches[2], ["put k", "deletePrefix k/.chunk.0000000000000000."], "the old chunks go with it");
     let bodies = gateway.bodies("records");
     assert!(bodies.iter().all(|body| body.len() < 16 << 20));
 
