@@ -65,7 +65,8 @@ impl Unsupported {
         match settings.pointer(&format!("/{}", self.path.replace('.', "/"))) {
             None | Some(Json::Null) => false,
             Some(Json::String(found)) => self.value.is_none_or(|value| value == found),
-            Some(found) => self.value.is_none_or(|value| value == found.to_string()),
+            Some(Json::Bool(found)) => self.value.is_none_or(|value| (value == "true") == *found),
+            Some(_) => self.value.is_none(),
         }
     }
 }
