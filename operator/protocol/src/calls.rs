@@ -63,9 +63,12 @@ pub struct ClaimRequest {
 }
 
 impl ClaimRequest {
+    /// The version of the contract that has its `tool`.
+    pub const TOOL_CONTRACT: i32 = 3;
+
     /// The version of the contract that has all of its fields.
     pub fn contract(&self) -> i32 {
-        if self.tool.is_some() { 3 } else { FIRST_CONTRACT }
+        if self.tool.is_some() { Self::TOOL_CONTRACT } else { FIRST_CONTRACT }
     }
 }
 

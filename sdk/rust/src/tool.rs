@@ -2,7 +2,7 @@
 
 use std::error::Error as StdError;
 
-use dalsegno_protocol::{Call, CallState, CompleteOutcome, Policy, RawValue, Usage};
+use dalsegno_protocol::{Call, CallState, ClaimRequest, CompleteOutcome, Policy, RawValue, Usage};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
@@ -82,7 +82,7 @@ pub trait Tool {
     }
 
     /// An id of your own for a call: the same effect has the same id in the whole run. By default the id is made of the
-    /// turn, the name, the arguments, and the number of equal calls in the turn.
+    /// turn, the name, the arguments, and the number of equal calls in the turn. Behind a plan it begins with `planned-`.
     fn id(&self, arguments: &Self::Arguments) -> Option<String> {
         let _ = arguments;
         None
@@ -127,7 +127,8 @@ impl Run {
     ) -> Result<T::Output> {
         let text = raw("write a call's arguments as JSON", &arguments)?;
         // It is only a name: a call does not wait until every gateway takes it.
-        let name = call.tool.or_else(|| self.client.has_contract(3).then_some(T::NAME));
+        let name =
+            call.tool.or_else(|| self.client.has_contract(ClaimRequest::TOOL_CONTRACT).then_some(T::NAME));
         let call = ToolCall { tool: name, ..call };
         let running = self.claims.enter(call.id);
         let may_ask = T::POLICY == Policy::Probe && running.is_some();

@@ -14,7 +14,8 @@ use crate::{Commit, Error, RecordChanges, Result, Run, Tool, ToolCall, ToolError
 /// An open turn: [`crate::Agent::turn`] makes it. [`Self::commit`] stores the state and all that was given to the turn. A turn
 /// that is dropped, for example by `?`, stores nothing, and [`crate::Agent::state`] is what the last boundary left.
 ///
-/// Threads may share it: make calls at the same time with [`std::thread::scope`].
+/// Threads may share it: make calls at the same time with [`std::thread::scope`]. Steps that run at the same time need a
+/// name each.
 #[must_use = "a turn that is dropped is not committed"]
 pub struct Turn<'a, S> {
     saved: &'a mut Saved<S>,
@@ -49,8 +50,9 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
     /// Returns what `step` returns. It is called once: its result is stored, and a replay of the turn gets it back.
     ///
     /// Use it for what costs or differs: a model's answer, a search, the time. It must change nothing outside, because a
-    /// crash while it runs lets it run again. The same name may be used several times in a turn; then the order decides. A
-    /// name has characters of `A-Z a-z 0-9 . _ : -`.
+    /// crash while it runs lets it run again. The same name may be used several times in a turn; then the order decides. So
+    /// steps that run at the same time, in several threads, need a name each: the order of steps with one name is another
+    /// one in the replay, and they would get each other's results. A name has characters of `A-Z a-z 0-9 . _ : -`.
     ///
     /// # Errors
     ///
