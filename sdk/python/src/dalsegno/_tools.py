@@ -56,7 +56,8 @@ def tool(
     id: a function with the same parameters but `key`, which returns the call's id. By default the id is
         `TURN.NAME.HASH.K`: HASH is of the arguments, and K counts the calls with these arguments in the turn, from 0.
         Between two turns it is `before-TURN`, with the number of the next one; behind a turn's plan it is
-        `planned-TURN`. An id of your own does not begin with a number and the name. A call that is made again after an exception, while its outcome is unknown, is the same call.
+        `planned-TURN`. A call that is made again after an exception, while its outcome is unknown, is the same call. An
+        id of your own does not begin with a number and the name.
 
     If the function has a parameter `key`, it gets the call's key. For type checkers give it a default: `key: str = ""`.
     Arguments and result are JSON, dataclasses or pydantic models. An annotated result type is decoded.
