@@ -22,9 +22,10 @@ pub async fn run(ctx: Arc<Context>, runs: reflector::Store<RawRun>, filled: ones
     let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
-        let to_try_again = release_pods(&ctx, &owners(&runs)).await;
-        // Read again: runs may have been created meanwhile.
         let mut kept = owners(&runs);
+        let to_try_again = release_pods(&ctx, &kept).await;
+        // Runs may have been created meanwhile. The pods of those that are gone since then are released the next time.
+        kept.extend(owners(&runs));
         kept.extend(to_try_again);
         ctx.remove_all_but(&kept);
     }

@@ -111,10 +111,12 @@ pub(crate) const TRUNCATION_POINT: &str = concat!(
 pub(crate) const DROP_REPLACED_RECORDS: &str = "DELETE FROM records \
      WHERE run = $1 AND (space, key, seq) IN ( \
          SELECT old.space, old.key, old.seq \
-         FROM records new JOIN records old \
-           ON old.run = new.run AND old.space = new.space AND old.key = new.key AND old.seq < new.seq \
-         WHERE new.run = $1 AND new.op IN ('put', 'delete') AND NOT new.undone \
-           AND (new.turn, new.boundary) <= ($2, $3) AND (new.turn, new.boundary) > ($4, $5))";
+         FROM ( \
+             SELECT space, key, max(seq) AS seq FROM records \
+             WHERE run = $1 AND op IN ('put', 'delete') AND NOT undone \
+               AND (turn, boundary) <= ($2, $3) AND (turn, boundary) > ($4, $5) GROUP BY space, key \
+         ) AS last CROSS JOIN records old \
+         WHERE old.run = $1 AND old.space = last.space AND old.key = last.key AND old.seq < last.seq)";
 
 /// Deletes a `delete` of the run `$1` of which [`DROP_REPLACED_RECORDS`], with the same parameters, has left nothing that
 /// it replaced. A key without rows holds nothing either, and costs no read anything.

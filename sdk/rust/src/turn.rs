@@ -192,8 +192,10 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
     ///
     /// # Errors
     ///
-    /// The gateway refuses the plan. The turn then keeps all that was given to it.
+    /// [`Error::Diverged`] if an earlier try of the turn made a call that this one did not: behind the plan it could not be
+    /// made again. The gateway refuses the plan. The turn then keeps all that was given to it.
     pub fn plan(&mut self) -> Result<()> {
+        self.run().claims.require_repeated(self.number())?;
         let text = encode(&self.state)?;
         let mut plan = self.take_draft().into_plan().with_state(text.clone());
         if let Err(error) = self.saved.run.send_commit(&mut plan) {

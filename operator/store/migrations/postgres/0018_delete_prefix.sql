@@ -160,13 +160,17 @@ BEGIN
     SELECT * INTO row_ FROM runs WHERE id = _run FOR UPDATE;
     emptied_ := ds_cut_v1(_run, _turn, _boundary, _epoch, _hash, _snapshot, _text, _chunks);
     IF emptied_ > 0 THEN
-        DELETE FROM records WHERE run = _run AND (space, key, seq) IN (
-            SELECT old.space, old.key, old.seq
-            FROM records new JOIN records old
-              ON old.run = new.run AND old.space = new.space AND old.key = new.key AND old.seq < new.seq
-            WHERE new.run = _run AND new.op IN ('put', 'delete') AND NOT new.undone
-              AND (new.turn, new.boundary) <= (_turn, _boundary)
-              AND (new.turn, new.boundary) > (coalesce(row_.dropped_turn, 0), coalesce(row_.dropped_boundary, 0)));
+        DELETE FROM records WHERE ctid = ANY (ARRAY(
+            SELECT old.ctid
+            FROM (
+                SELECT r.space, r.key, max(r.seq) AS seq FROM records r
+                WHERE r.run = _run AND r.op IN ('put', 'delete') AND NOT r.undone
+                  AND (r.turn, r.boundary) <= (_turn, _boundary)
+                  AND (r.turn, r.boundary) > (coalesce(row_.dropped_turn, 0), coalesce(row_.dropped_boundary, 0))
+                GROUP BY r.space, r.key
+            ) AS last JOIN records old
+              ON old.run = _run AND old.space = last.space AND old.key = last.key AND old.seq < last.seq
+        ));
         DELETE FROM records WHERE ctid = ANY (ARRAY(
             SELECT r.ctid FROM records r
             WHERE r.run = _run AND r.op = 'delete' AND NOT r.undone

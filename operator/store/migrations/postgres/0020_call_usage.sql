@@ -5,9 +5,6 @@ ALTER TABLE calls ADD COLUMN tokens_out bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN tool_calls bigint NOT NULL DEFAULT 0;
 ALTER TABLE calls ADD COLUMN cost_micro_usd bigint NOT NULL DEFAULT 0;
 
--- What was spent after a boundary is found without the other calls.
-CREATE INDEX calls_spent ON calls (run, spent_at) WHERE spent_at IS NOT NULL;
-
 -- Whether at least 80 % of a limit are used. NULL is no limit, and the limit 0 is reached from the start.
 CREATE FUNCTION ds_is_near_limit_v1(_used bigint, _limit bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE

@@ -30,9 +30,9 @@ static CLAIM: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// Whether a rewind undid the turn of a call.
-static IS_UNDONE: LazyLock<String> =
-    LazyLock::new(|| query_of_calls("SELECT {is_undone} FROM calls WHERE run = $1 AND id = $2"));
+/// Whether a rewind undid the turn of a call. The parameters are the run, and when the call was first seen and its turn.
+const IS_UNDONE: &str = "SELECT EXISTS (SELECT FROM audit WHERE run = $1 AND kind = $2 AND at >= $3 \
+     AND (detail::jsonb #>> '{to,turn}')::integer < $4)";
 
 const COMPLETE: &str = concat!(
     with_known_key!("$14"),
@@ -40,14 +40,9 @@ const COMPLETE: &str = concat!(
      FROM known, LATERAL ds_complete_v2(known.run, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)"
 );
 
-/// A query of calls. `{calls}`: the columns of a call. `{is_undone}`: whether a rewind undid its turn.
+/// A query of calls. `{calls}`: the columns of a call.
 fn query_of_calls(sql: &str) -> String {
-    let is_undone = format!(
-        "EXISTS (SELECT FROM audit WHERE audit.run = calls.run AND audit.kind = '{}' \
-             AND audit.at >= calls.created_at AND (audit.detail::jsonb #>> '{{to,turn}}')::integer < calls.turn)",
-        kind::REWOUND
-    );
-    sql.replace("{calls}", &CallRow::columns_of("calls")).replace("{is_undone}", &is_undone)
+    sql.replace("{calls}", &CallRow::columns_of("calls"))
 }
 
 static ALL: LazyLock<String> =
@@ -78,11 +73,20 @@ static UNSETTLED: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// A call that was last claimed before a rewind to an earlier turn is not the open turn's. The rewinds are read once.
 static OPEN_TURN: LazyLock<String> = LazyLock::new(|| {
     query_of_calls(
-        "SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
+        "WITH rewound AS MATERIALIZED ( \
+             SELECT at, (detail::jsonb #>> '{to,turn}')::integer AS turn FROM audit \
+             WHERE run = $1 AND kind = 'rewound' AND (SELECT rewinds FROM runs WHERE id = $1) > 0 \
+         ) \
+         SELECT {calls} FROM calls JOIN runs ON runs.id = calls.run \
          WHERE calls.run = $1 AND calls.state IN ('completed', 'failed') \
-           AND calls.turn = ds_open_turn_v1(runs) AND (runs.rewinds = 0 OR NOT {is_undone}) \
+           AND calls.turn = ds_open_turn_v1(runs) \
+           AND NOT EXISTS ( \
+               SELECT FROM rewound \
+               WHERE rewound.at >= coalesce(calls.started_at, calls.created_at) AND rewound.turn < calls.turn \
+           ) \
          ORDER BY calls.ordinal",
     )
 });
@@ -154,7 +158,8 @@ impl Postgres {
     }
 
     async fn is_undone(&self, call: &CallRow) -> DbResult<bool> {
-        let query = sqlx::query(AssertSqlSafe(IS_UNDONE.as_str())).bind(call.run).bind(&call.id);
+        let query =
+            sqlx::query(IS_UNDONE).bind(call.run).bind(kind::REWOUND).bind(call.created_at).bind(call.turn);
         Ok(self.pool.for_run(call.run).one(query).await?.try_get(0)?)
     }
 

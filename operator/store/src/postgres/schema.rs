@@ -45,7 +45,7 @@ const BASELINE_SQL: &str = concat!(
 );
 
 /// The migrations after the baseline: number, description and statements.
-const LATER: [(i64, &str, &str); 18] = [
+const LATER: [(i64, &str, &str); 19] = [
     (2, "purge", include_str!("../../migrations/postgres/0002_purge.sql")),
     (3, "pod nonce", include_str!("../../migrations/postgres/0003_pod_nonce.sql")),
     (4, "image in registry", include_str!("../../migrations/postgres/0004_image_in_registry.sql")),
@@ -64,6 +64,7 @@ const LATER: [(i64, &str, &str); 18] = [
     (18, "delete prefix", include_str!("../../migrations/postgres/0018_delete_prefix.sql")),
     (19, "tool", include_str!("../../migrations/postgres/0019_tool.sql")),
     (20, "call usage", include_str!("../../migrations/postgres/0020_call_usage.sql")),
+    (21, "calls spent", include_str!("../../migrations/postgres/0021_calls_spent.sql")),
 ];
 
 fn migrator() -> Migrator {

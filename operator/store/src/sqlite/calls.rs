@@ -195,8 +195,10 @@ fn mismatch(call: &CallRow, claim: &PreparedClaim) -> DbResult<Option<String>> {
 
 /// Whether a rewind undid the turn of a call.
 async fn is_undone(conn: &mut SqliteConnection, call: &CallRow) -> DbResult<bool> {
-    let sql = query_of_calls("SELECT {is_undone} FROM calls WHERE run = ? AND id = ?");
-    let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(call.run).bind(&call.id);
+    let query = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM audit WHERE run = ? AND kind = ? AND at >= ? AND detail ->> '$.to.turn' < ?)",
+    );
+    let query = query.bind(call.run).bind(kind::REWOUND).bind(call.created_at).bind(call.turn);
     Ok(query.fetch_one(conn).await?)
 }
 
@@ -381,24 +383,22 @@ pub(super) fn list_sql(which: CallFilter) -> String {
                AND (calls.attempt <> runs.attempt OR runs.attempt_state = 'ended') \
              ORDER BY calls.ordinal"
         }
-        // The open turn is the head's if the head is a `plan` boundary, and the next one if not.
+        // The open turn is the head's if the head is a `plan` boundary, and the next one if not. A call that was last
+        // claimed before a rewind to an earlier turn is not the open turn's. The rewinds are read once.
         CallFilter::OpenTurn => {
-            "SELECT {calls} FROM runs JOIN calls ON calls.run = runs.id \
-             WHERE runs.id = ? AND calls.state IN ('completed', 'failed') \
+            "WITH rewound AS MATERIALIZED ( \
+                 SELECT at, detail ->> '$.to.turn' AS turn FROM audit \
+                 WHERE run = ?1 AND kind = 'rewound' AND (SELECT rewinds FROM runs WHERE id = ?1) > 0 \
+             ) \
+             SELECT {calls} FROM runs JOIN calls ON calls.run = runs.id \
+             WHERE runs.id = ?1 AND calls.state IN ('completed', 'failed') \
                AND calls.turn = CASE head_boundary WHEN 1 THEN head_turn ELSE coalesce(head_turn, 0) + 1 END \
-               AND (runs.rewinds = 0 OR NOT {is_undone}) \
+               AND NOT EXISTS ( \
+                   SELECT 1 FROM rewound \
+                   WHERE rewound.at >= coalesce(calls.started_at, calls.created_at) AND rewound.turn < calls.turn \
+               ) \
              ORDER BY calls.ordinal"
         }
     };
-    query_of_calls(sql)
-}
-
-/// A query of calls. `{calls}`: the columns of a call. `{is_undone}`: whether a rewind undid its turn.
-fn query_of_calls(sql: &str) -> String {
-    let is_undone = format!(
-        "EXISTS (SELECT 1 FROM audit WHERE audit.run = calls.run AND audit.kind = '{}' \
-             AND audit.at >= calls.created_at AND audit.detail ->> '$.to.turn' < calls.turn)",
-        kind::REWOUND
-    );
-    sql.replace("{calls}", &CallRow::columns_of("calls")).replace("{is_undone}", &is_undone)
+    sql.replace("{calls}", &CallRow::columns_of("calls"))
 }

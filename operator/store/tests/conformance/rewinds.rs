@@ -21,6 +21,7 @@ on_every_engine! {
     a_rewind_is_recorded_with_the_undone_boundaries,
     a_call_of_an_undone_turn_keeps_its_result,
     the_calls_of_an_undone_turn_are_not_those_of_the_open_one,
+    a_call_that_was_begun_before_a_rewind_and_is_made_after_it_is_one_of_the_open_turn,
     every_run_is_listed_once,
     a_scan_reads_every_boundary_once,
 }
@@ -238,6 +239,24 @@ async fn the_calls_of_an_undone_turn_are_not_those_of_the_open_one(cx: &TestCont
     let claim = cx.start_call(&worker, "pay again", Policy::RetrySameKey).await;
     cx.complete(&worker.complete(&claim)).await.unwrap();
     assert_eq!(open(run.id).await, ["pay again"]);
+}
+
+async fn a_call_that_was_begun_before_a_rewind_and_is_made_after_it_is_one_of_the_open_turn(
+    cx: &TestContext,
+) {
+    let worker = cx.worker().await;
+    cx.commit_turn(&worker, 1).await;
+    cx.commit_turn(&worker, 2).await;
+    cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
+    let run = cx.end_and_reserve(&worker, Class::Crash).await;
+    let run = done(cx.rewind(run.id, &back(&run, 1)).await.unwrap());
+    let worker = cx.start_worker(&run).await;
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    let claim = cx.start_call(&worker, "pay", Policy::RetrySameKey).await;
+    cx.commit_turn(&worker, 2).await;
+    cx.complete(&worker.complete(&claim)).await.unwrap();
+    let calls = cx.calls(run.id, CallFilter::OpenTurn).await.unwrap();
+    assert_eq!(calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["pay"]);
 }
 
 async fn every_run_is_listed_once(cx: &TestContext) {

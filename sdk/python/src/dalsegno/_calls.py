@@ -130,14 +130,16 @@ class Calls:
         self._made.clear()
 
     @contextmanager
-    def recovering(self, id: str) -> Generator[None]:
-        """What is made of this call here is made for its turn, which still has to make the call."""
+    def recovering(self, id: str, branch: int) -> Generator[None]:
+        """What is made of this call here is made for its turn, which still has to make the call. After a rewind its turn
+        may be undone, and nobody has to make it.
+        """
         earlier = self._inherited.get(id)
         try:
             yield
         finally:
             made = self._made.pop(id, None)
-            if earlier is not None and made is not None:
+            if earlier is not None and made is not None and not branch:
                 self._inherited[id] = replace(earlier, call=made)
 
     def close_turn(self) -> None:

@@ -199,7 +199,7 @@ class Run(Waiting[S]):
         """
         self._calls.adopt()
         for bound in _tools.stored_calls(self):
-            with self._calls.recovering(bound.id), suppress(CallFailed):
+            with self._calls.recovering(bound.id, self.branch), suppress(CallFailed):
                 bound.make()
         return self._unsettled()
 
@@ -337,8 +337,8 @@ class Run(Waiting[S]):
         begin = Place(self.next_turn - self._held, False)
         end = Place(turn, True) if plan else Place(turn + 1, False)
         # Behind a plan nobody can tell which calls of the user's own ids came before it. So this judges them, unless an
-        # earlier attempt may have made them in a later turn.
-        ends_turn = turn == self.next_turn and (not plan or self._every == 1)
+        # earlier attempt may have made them in a later turn, or behind a plan that a rewind has undone.
+        ends_turn = turn == self.next_turn and (not plan or (self._every == 1 and not self.branch))
         self._calls.require_repeated(begin, end, ends_turn=ends_turn, ends_run=draft.finish is not None)
         fields = {
             "events": draft.events,
@@ -409,7 +409,8 @@ class Run(Waiting[S]):
 
     def _spend(self, **amounts: int) -> None:
         """Adds to what the step or the tool spends in which this code runs, or else the open turn; see `Turn.spent`."""
-        if _usage.is_counted():
+        counted = _usage.current()
+        if counted is not None and (self._turn is None or counted is not self._turn.counted_around):
             _usage.spent(**amounts)
         elif self._turn is not None:
             self._turn.spent(**amounts)

@@ -157,7 +157,8 @@ class Tool(Generic[P, R]):
         id, name = call["id"], call.get("tool")
         if name is None or self._id is None:
             return name in (None, self.name) and self._has_made_id(id)
-        return name == self.name and not _ordinals.has_place(id, self.name)
+        is_of_framework = _ordinals.has_place(id, self.name) or id.startswith(f"lg.{self.name}.")
+        return name == self.name and not is_of_framework
 
     def _has_made_id(self, id: str) -> bool:
         return _ordinals.tool_of(id) == self.name
@@ -265,7 +266,9 @@ def stored_calls(run: Run[Any]) -> list[BoundCall]:
         for call in run._calls.inherited()
         if call["policy"] == "probe" and call["state"] == "started"
         for known in _tools.values()
-        if known.probe is not None and known.name not in framework_probes and known.has_made(call)
+        if known.probe is not None
+        and (known._id is not None or known.name not in framework_probes)
+        and known.has_made(call)
     ]
 
 

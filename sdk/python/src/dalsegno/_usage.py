@@ -24,9 +24,9 @@ def spending(usage: dict[str, int]) -> Generator[None, None, None]:
         _spending.reset(token)
 
 
-def is_counted() -> bool:
-    """Whether this code runs in a step or in a tool, to whose call `spent` adds."""
-    return _spending.get(None) is not None
+def current() -> dict[str, int] | None:
+    """The usage of the call of the step or tool in which this code runs; `None` outside of these."""
+    return _spending.get(None)
 
 
 def spent(*, tokens_in: int = 0, tokens_out: int = 0, tool_calls: int = 0, cost_micro_usd: int = 0) -> None:

@@ -350,6 +350,30 @@ def test_after_a_rewind_no_call_of_an_undone_turn_has_to_be_made(dalsegno_gatewa
     assert {"book.0", "book.1"} <= dalsegno_gateway.rows.calls.keys()
 
 
+def test_after_a_rewind_a_call_that_was_in_flight_behind_a_plan_stops_no_plan(dalsegno_gateway: MemoryGateway) -> None:
+    def order(run: Run[Any], key: str) -> Any:
+        if run.branch == 0:
+            raise Crash
+        return key
+
+    def agent(run: Run[Any]) -> None:
+        with run.turn() as turn:
+            turn.plan()
+            run.call("order-2", policy="retrySameKey", tool=lambda key, _: order(run, key))
+            turn.finish()
+
+    with pytest.raises(Crash), in_process() as run:
+        with run.turn():
+            pass
+        agent(run)
+    dalsegno_gateway.rewind(1)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        run.adopt()
+        agent(run)
+    assert dalsegno_gateway.finish is not None
+
+
 @pytest.mark.parametrize(
     ("id", "tool", "place"),
     [

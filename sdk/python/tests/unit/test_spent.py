@@ -176,3 +176,19 @@ def test_a_call_that_was_ended_by_hand_stops_no_limit_and_no_suspend(dalsegno_ga
         dalsegno_gateway.suspend()
         run.suspending = True
         run.check()
+
+
+def test_a_turn_that_a_tool_opens_counts_what_it_spends(dalsegno_gateway: MemoryGateway) -> None:
+    with in_process() as run:
+
+        @tool(policy="readOnly")
+        def research() -> int:
+            with run.turn():
+                run._spend(tokens_in=5)
+            assert dalsegno_gateway.rows.usage == {"tokensIn": 5}, "the turn is committed, and the tool is not over"
+            run._spend(tokens_in=2)
+            return 1
+
+        research()
+        run.finish()
+    assert dalsegno_gateway.rows.usage == {"tokensIn": 7}

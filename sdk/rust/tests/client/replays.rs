@@ -273,6 +273,20 @@ fn a_process_that_begins_behind_a_plan_repeats_only_what_came_behind_it() {
 }
 
 #[test]
+fn a_plan_is_the_last_place_for_the_calls_of_an_earlier_try() {
+    let call = json!({"completedCalls": [earlier(PAY_7, "retrySameKey", "completed")]});
+    let gateway = bank().on("attach", [attached(call)]).on("turns/1/plan", [committed(1, "plan")]);
+    let gateway = gateway.on(&format!("calls/{PAY_7}/claim"), [paid(PAY_7, "done", 7)]);
+    let (mut agent, tool) = (agent(&gateway), Pay::default());
+    let mut turn = agent.turn().unwrap();
+    forgets(turn.plan(), PAY_7);
+    turn.call(&tool, 7).unwrap();
+    turn.plan().unwrap();
+    turn.commit().unwrap();
+    assert!(tool.0.lock().unwrap().is_empty());
+}
+
+#[test]
 fn a_plan_that_is_refused_keeps_what_the_turn_was_given() {
     let message = json!({
         "position": 4, "id": "m4", "author": "ada", "at": "2026-11-26T11:00:00Z", "value": "hi",

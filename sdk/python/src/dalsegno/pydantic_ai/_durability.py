@@ -66,8 +66,8 @@ class Durability(BaseDurabilityCapability[AgentDepsT]):
     approvals: whether a tool that needs approval opens an approval of the run, and the run gives its pod back until a
         person has answered. Without it the requests are left to other capabilities or to the agent's output.
     models, event_stream_handler, name: as for each durability capability of Pydantic AI. Names must stay the same while
-        a turn is open: they are in the ids of its calls. A `ResolveModelId` is asked for the model of a name once for
-        each agent run.
+        a turn is open: they are in the ids of its calls. A model of a provider that is given by its name is
+        built once for the requests of an agent run, so a `ResolveModelId` is not asked for each of them.
 
     Errors: `UserError` at the construction of the agent where a tool has no policy, has a timeout and may have an
     effect, or belongs to a toolset that cannot be made durable. An agent run raises `NotAttached` or `Error` outside of
