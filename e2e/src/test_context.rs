@@ -2,14 +2,16 @@
 
 use anyhow::Context;
 use dalsegno_crds::{AgentDefinition, AgentRun};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, PostParams};
 use kube::config::{Config, KubeConfigOptions};
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::wait::{eventually, secs};
 use crate::{AuditLog, Definition, Ledger, Operator, Result, objects, process};
 
 /// If this variable is set, the namespaces of failed tests are kept.
@@ -163,7 +165,7 @@ impl TestContext {
         Ok(Client::try_from(config)?)
     }
 
-    /// Grants these rights to this user, in the test's namespace.
+    /// Grants these rights to this user, in the test's namespace. Returns once the API server applies them.
     pub async fn grant(&self, user: &str, rights: Rights<'_>) -> Result {
         let Rights { group, resources, verbs } = rights;
         let name = format!("{user}-{}", resources.join("-")).replace('/', "-");
@@ -179,6 +181,19 @@ impl TestContext {
             "subjects": [{ "apiGroup": api, "kind": "User", "name": user }],
         });
         objects::create::<RoleBinding>(&self.client, &self.namespace, binding).await?;
+        let reviews = Api::<SubjectAccessReview>::all(self.client.clone());
+        for (resource, verb) in resources.iter().flat_map(|it| verbs.iter().map(move |verb| (it, verb))) {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            let of = json!({ "namespace": self.namespace, "group": group, "resource": resource,
+                             "subresource": subresource, "verb": verb });
+            let review: SubjectAccessReview =
+                serde_json::from_value(json!({ "spec": { "user": user, "resourceAttributes": of } }))?;
+            eventually(format!("{user} to have the right to {verb} {resource}"), secs(30), async || {
+                let answer = reviews.create(&PostParams::default(), &review).await?;
+                Ok(answer.status.filter(|it| it.allowed).map(|_| ()))
+            })
+            .await?;
+        }
         Ok(())
     }
 }
