@@ -37,8 +37,8 @@ fn stored_length(cx: &TestContext, key: &str) -> usize {
     if cx.sealed { 2 + (12 + key.len() + 16).div_ceil(3) * 4 } else { key.len() }
 }
 
-/// The expected count, computed from the listed calls.
-/// Ended calls of the open turn's number count, those that a rewind has undone too.
+/// The expected count, computed from the listed calls. Ended calls of the open turn's number count, those that a rewind has
+/// undone too.
 async fn expected_bytes(cx: &TestContext, run: RunId) -> i64 {
     let mut calls = cx.calls(run, CallFilter::Pending).await.unwrap();
     let head = cx.boundaries(run, 1, 99).await.unwrap().pop();

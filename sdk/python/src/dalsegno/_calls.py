@@ -130,16 +130,17 @@ class Calls:
         self._made.clear()
 
     @contextmanager
-    def recovering(self, id: str, branch: int) -> Generator[None]:
-        """What is made of this call here is made for its turn, which still has to make the call. After a rewind its turn
-        may be undone, and nobody has to make it.
+    def recovering(self, id: str, *, is_due: bool) -> Generator[None]:
+        """What is made of this call here is made for its turn, which still has to make the call.
+
+        is_due: false after a rewind, because the turn may be undone.
         """
         earlier = self._inherited.get(id)
         try:
             yield
         finally:
             made = self._made.pop(id, None)
-            if earlier is not None and made is not None and not branch:
+            if earlier is not None and made is not None and is_due:
                 self._inherited[id] = replace(earlier, call=made)
 
     def close_turn(self) -> None:

@@ -29,8 +29,8 @@ class Diverged(Error):
     """The agent did not repeat what an earlier try of its open turn did.
 
     It is raised for a call that is stored under the same id with other arguments, another policy or another key; and
-    at the end of a turn, or at its plan, in which an earlier try, in this process or in another one, made a call that this one has not
-    made. Whatever decides about a call belongs into a `Turn.step`, so that the next try decides the same.
+    at the end of a turn, or at its plan, if an earlier try, in this process or in another one, made a call that this
+    one has not made. Whatever decides about a call belongs into a `Turn.step`, so that the next try decides the same.
     """
 
     __module__ = "dalsegno"

@@ -199,7 +199,7 @@ class Run(Waiting[S]):
         """
         self._calls.adopt()
         for bound in _tools.stored_calls(self):
-            with self._calls.recovering(bound.id, self.branch), suppress(CallFailed):
+            with self._calls.recovering(bound.id, is_due=not self.branch), suppress(CallFailed):
                 bound.make()
         return self._unsettled()
 
@@ -410,7 +410,7 @@ class Run(Waiting[S]):
     def _spend(self, **amounts: int) -> None:
         """Adds to what the step or the tool spends in which this code runs, or else the open turn; see `Turn.spent`."""
         counted = _usage.current()
-        if counted is not None and (self._turn is None or counted is not self._turn.counted_around):
+        if counted is not None and (self._turn is None or counted is not self._turn._counted_around):
             _usage.spent(**amounts)
         elif self._turn is not None:
             self._turn.spent(**amounts)

@@ -98,7 +98,7 @@ class Turn(Generic[S]):
     def __init__(self, run: Run[S]) -> None:
         self._run = run
         self._draft = Draft()
-        self.counted_around = _usage.current()
+        self._counted_around = _usage.current()
         """The usage of the tool that opens this turn, if one does. What the turn spends is its own."""
 
     @property

@@ -104,6 +104,6 @@ class AsyncRun(View[S]):
         """See `Run.recover`. Tools run on the loop, and probes in the thread of the requests."""
         await self.adopt()
         for bound in stored_calls(self.sync):
-            with self.sync._calls.recovering(bound.id, self.sync.branch), suppress(CallFailed):
+            with self.sync._calls.recovering(bound.id, is_due=not self.sync.branch), suppress(CallFailed):
                 await make(self._portal, bound)
         return self.sync._unsettled()
