@@ -146,12 +146,9 @@ impl RunRows {
     pub fn record(&self) -> DbResult<RunRecord> {
         let Self { now, store, lease_gateway, outages, run, attempts, waits } = self;
         // Attempt 0 of a fork stands for the attempt of another run.
-        let first = (run.attempt - ATTEMPTS + 1).max(1);
-        // An agent with checkpoints of its own has no head, and `head_attempt` is the last one that may have written.
-        let wrote = |number| number >= 1 && run.external && run.head_attempt == Some(number);
-        let shown = |attempt: &&AttemptRow| {
-            attempt.number < run.attempt && (attempt.number >= first || wrote(attempt.number))
-        };
+        // Of an agent with checkpoints of its own the last one that may have written was read too, however long ago it was.
+        let first = if run.external { 1 } else { (run.attempt - ATTEMPTS + 1).max(1) };
+        let shown = |attempt: &&AttemptRow| (first..run.attempt).contains(&attempt.number);
         let past = attempts.iter().filter(shown).map(AttemptRow::record).collect::<DbResult<_>>()?;
         Ok(RunRecord {
             id: run.id,

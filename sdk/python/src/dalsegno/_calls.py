@@ -84,12 +84,12 @@ class _Earlier:
         """A call that nobody has to repeat, because the plan at the head has committed it, or may have."""
         return cls(call, None, False)
 
-    def is_due(self, begin: Place, end: Place, ends_turn: bool, ends_run: bool) -> bool:
+    def is_due(self, begin: Place, end: Place, judges_own_ids: bool, ends_run: bool) -> bool:
         """Whether a boundary forgets an effect without it. See `Calls.require_repeated`."""
         if self.call["policy"] == "readOnly":
             return False
         if self.place is None:
-            return self.in_open_turn and (ends_turn or ends_run)
+            return self.in_open_turn and (judges_own_ids or ends_run)
         return begin <= self.place < end or (self.in_open_turn and ends_run)
 
 
@@ -233,18 +233,18 @@ class Calls:
         for id in ids:
             self._inherited.pop(id, None)
 
-    def require_repeated(self, begin: Place, end: Place, *, ends_turn: bool, ends_run: bool) -> None:
+    def require_repeated(self, begin: Place, end: Place, *, judges_own_ids: bool, ends_run: bool) -> None:
         """Errors: `Diverged` if an earlier try made a call between these places that this one has not made.
 
         A boundary of the gateway may hold several of the agent's turns, and the attempt before may have committed
         less often. So where the place of a call is known, that decides; later calls are made when their turns come.
         A plan ends before what is behind it.
-        ends_turn: nothing that comes after the boundary may still make a call of the user's own id that an earlier
+        judges_own_ids: nothing that comes after the boundary may still make a call of the user's own id that an earlier
         attempt made in the open turn. ends_run: no turn comes after it, so whatever an earlier attempt made in the open
         turn has to be repeated.
         """
         for id, earlier in self._inherited.items():
-            if earlier.is_due(begin, end, ends_turn, ends_run):
+            if earlier.is_due(begin, end, judges_own_ids, ends_run):
                 raise Diverged(
                     f"an earlier try of this turn made the call {id!r}, and this one did not: what decides about a "
                     "call belongs into `turn.step`. If it shall stay as it is, name it in `run.accept`"

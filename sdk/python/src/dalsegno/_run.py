@@ -338,8 +338,8 @@ class Run(Waiting[S]):
         end = Place(turn, True) if plan else Place(turn + 1, False)
         # Behind a plan nobody can tell which calls of the user's own ids came before it. So this judges them, unless an
         # earlier attempt may have made them in a later turn, or behind a plan that a rewind has undone.
-        ends_turn = turn == self.next_turn and (not plan or (self._every == 1 and not self.branch))
-        self._calls.require_repeated(begin, end, ends_turn=ends_turn, ends_run=draft.finish is not None)
+        judges_own_ids = turn == self.next_turn and (not plan or (self._every == 1 and not self.branch))
+        self._calls.require_repeated(begin, end, judges_own_ids=judges_own_ids, ends_run=draft.finish is not None)
         fields = {
             "events": draft.events,
             "usage": draft.usage or None,
