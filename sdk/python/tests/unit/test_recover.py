@@ -264,3 +264,23 @@ def test_an_ask_call_that_died_holds_the_run_until_a_person_has_looked(dalsegno_
     with in_process() as run, run.turn() as turn:
         assert asked(5) == "by hand"
         turn.finish()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_after_a_rewind_no_turn_has_to_make_a_call_that_recover_has_ended(
+    dalsegno_gateway: MemoryGateway, is_async: bool
+) -> None:
+    bank.crash = True
+    with pytest.raises(Crash), in_process() as run:
+        with run.turn():
+            pass
+        with run.turn():
+            probed(5)
+    bank.crash = False
+    dalsegno_gateway.rewind(1)
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        assert (asyncio.run(AsyncRun(run).recover()) if is_async else run.recover()) == []
+        with run.turn() as turn:
+            turn.finish()
+    assert dalsegno_gateway.finish is not None
