@@ -74,6 +74,9 @@ impl<'a, S: Serialize + DeserializeOwned + Default> Turn<'a, S> {
 
     /// Makes a call of a tool, or returns its stored result.
     ///
+    /// Make it in the turn itself, not inside of a step or of another tool: once that one is over, a replay does not make
+    /// this call again, and the turn is [`Error::Diverged`].
+    ///
     /// # Errors
     ///
     /// [`Error::CallFailed`] and [`Error::KeyRefused`] as the tool refused, now or earlier; [`Error::Uncertain`] if it may

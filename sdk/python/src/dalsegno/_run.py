@@ -409,11 +409,15 @@ class Run(Waiting[S]):
 
     def _spend(self, **amounts: int) -> None:
         """Adds to what the step or the tool spends in which this code runs, or else the open turn; see `Turn.spent`."""
-        counted = _usage.current()
-        if counted is not None and (self._turn is None or counted is not self._turn._counted_around):
+        if self._is_in_call():
             _usage.spent(**amounts)
         elif self._turn is not None:
             self._turn.spent(**amounts)
+
+    def _is_in_call(self) -> bool:
+        """Whether this code runs in a step or in a tool. A turn that one of these opens is outside of it."""
+        counted = _usage.current()
+        return counted is not None and (self._turn is None or counted is not self._turn._counted_around)
 
     def _slot(self, name: str) -> Slot:
         """An id in this turn, behind its plan, or before it, which the call with this name has until its outcome is

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
 
 from dalsegno import _codec, _current, _json, _ordinals
 from dalsegno._calls import Begun
-from dalsegno._errors import CallFailed, KeyRefused, Uncertain
+from dalsegno._errors import CallFailed, Error, KeyRefused, Uncertain
 from dalsegno._ordinals import Slot
 from dalsegno._waits import Approval
 
@@ -77,7 +77,7 @@ class Tool(Generic[P, R]):
 
     Errors of a call: `CallFailed` and `KeyRefused` as the function raised them, now or earlier; `Uncertain` where it
     may have run and must not run again; `Diverged` where the id is stored with other arguments; `Refused`;
-    `NotAttached`. Any other exception of the function passes through, and the outcome is unknown.
+    `NotAttached`; `Error` in a step or in another tool, unless the policy is `readOnly`. Any other exception of the function passes through, and the outcome is unknown.
     """
 
     def __init__(
@@ -126,7 +126,16 @@ class Tool(Generic[P, R]):
         return result
 
     def bind(self, run: Run[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundCall:
-        """One call of the tool, with its id. Errors: `TypeError` where the arguments do not fit, or are not JSON."""
+        """One call of the tool, with its id.
+
+        Errors: `TypeError` where the arguments do not fit, or are not JSON; `Error` where it would be a call in a call.
+        """
+        if self.policy != "readOnly" and run._is_in_call():
+            # Once the call around it is over, a replay does not make this one again, and the turn would be refused.
+            raise Error(
+                f"the tool {self.name!r} is called inside of a step or of another tool, which is one call by itself: call "
+                "it from the turn, or move what it does into a function without `tool`"
+            )
         given = self.__signature__.bind(*args, **kwargs)
         given.apply_defaults()
         arguments = _json.copy(dict(given.arguments))

@@ -16,6 +16,44 @@ from payments import asked, bank, find, pay, raise_crash
 from test_turn import Crash, in_process
 
 
+def test_a_tool_in_a_tool_or_in_a_step_is_refused_before_it_runs(dalsegno_gateway: MemoryGateway) -> None:
+    @tool(policy="ask")
+    def pay_twice() -> None:
+        with pytest.raises(dalsegno.Error, match="'pay' is called inside of a step or of another tool"):
+            pay(5)
+
+    with in_process() as run:
+        with run.turn() as turn:
+            pay_twice()
+            turn.step("twice", pay_twice.function)
+        run.finish()
+    assert bank.entries == []
+
+
+def test_a_tool_that_changes_nothing_may_be_called_in_another_one(dalsegno_gateway: MemoryGateway) -> None:
+    looked: list[str] = []
+
+    @tool(policy="readOnly")
+    def look() -> int:
+        looked.append("look")
+        return 7
+
+    @tool(policy="retrySameKey")
+    def book() -> int:
+        looked.append("book")
+        return look()
+
+    with pytest.raises(Crash), in_process() as run, run.turn():
+        book()
+        raise Crash
+    dalsegno_gateway.start_attempt()
+    with in_process() as run:
+        with run.turn():
+            assert book() == 7
+        run.finish()
+    assert looked == ["book", "look"]
+
+
 def test_a_tool_looks_like_its_function_without_the_key() -> None:
     assert str(inspect.signature(pay)) == "(cents: 'int', to: 'str' = 'ann') -> 'str'"
     assert (vars(pay)["__name__"], pay.__doc__, pay.name, pay.policy) == (
