@@ -55,12 +55,12 @@ impl Fleet {
     }
 }
 
-/// Limit for the recovery of an unrelated run: from its eviction until the next pod is created. It is shorter than one
-/// answer of the webhook, so no recovery waits behind one. The test prints the slowest.
+/// Limit for the recovery of an unrelated run: from the end of its pod until the next one is created. It is shorter than
+/// one answer of the webhook, so no recovery waits behind one. The test prints the slowest.
 const RECOVERY_LIMIT: Duration = secs(25);
-/// Limit for the new pod's worker to attach. Both kubelets start all containers of the fleet on few cores meanwhile, so
-/// this says nothing about the operator.
-const START_LIMIT: Duration = secs(240);
+/// Limit for a kubelet to end a pod, or to start one whose worker attaches. Both kubelets work on all containers of the
+/// fleet on few cores meanwhile, so this says nothing about the operator.
+const KUBELET_LIMIT: Duration = secs(240);
 /// Limit for every run to succeed after the weather.
 const END_LIMIT: Duration = secs(420);
 /// Turns of the runs of the roll-out, of one second each.
@@ -78,6 +78,12 @@ fn short() -> Value {
 async fn start_all<'c>(ctx: &'c TestContext, count: usize, agent: &Agent) -> Result<Vec<Run<'c>>> {
     let names: Vec<String> = (0..count).map(|i| format!("run-{i}")).collect();
     try_join_all(names.iter().map(|name| ctx.start(name, agent))).await
+}
+
+/// Waits until each run has its first worker.
+async fn wait_for_workers(runs: &[Run<'_>]) -> Result {
+    try_join_all(runs.iter().map(|run| run.wait_for_attempt(1, KUBELET_LIMIT))).await?;
+    Ok(())
 }
 
 /// Waits until all runs have succeeded, and checks that nothing was charged, lost or repeated.
@@ -170,7 +176,7 @@ async fn wait_for_sidecar(ctx: &TestContext) -> Result {
     });
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let pod: k8s_openapi::api::core::v1::Pod = serde_json::from_value(pod)?;
-    eventually("the sidecar to be injected", secs(30), async || {
+    eventually("the sidecar to be injected", secs(60), async || {
         let made = ctx.api().create(&dry_run, &pod).await?;
         Ok(made.spec.filter(|spec| spec.containers.len() == 2).map(drop))
     })
@@ -185,14 +191,20 @@ async fn evict_until(runs: &[Run<'_>], stop: &AtomicBool) -> Result<Duration> {
             break;
         }
         let attempt = run.status().await?.attempt().number;
+        let evicted = run.evict().await?.metadata.uid;
+        eventually(format!("the evicted pod of run {} to end", run.name), KUBELET_LIMIT, async || {
+            let pods = run.pods().await?;
+            let is_over = pods.iter().all(|pod| pod.metadata.uid != evicted || objects::has_ended(pod));
+            Ok(is_over.then_some(()))
+        })
+        .await?;
         let began = Instant::now();
-        run.evict().await?;
         let has_pod = |status: &dalsegno_crds::AgentRunStatus| {
             status.attempt().number > attempt && status.attempt().pod_uid.is_some()
         };
         run.wait_until("to have its next pod", RECOVERY_LIMIT, has_pod).await?;
         slowest = slowest.max(began.elapsed());
-        run.wait_for_attempt(attempt + 1, START_LIMIT).await?;
+        run.wait_for_attempt(attempt + 1, KUBELET_LIMIT).await?;
         sleep(secs(1)).await;
     }
     for run in runs {
@@ -208,6 +220,7 @@ async fn roll_out(ctx: &TestContext, count: usize) -> Result {
     ctx.create_definition("agent", &good).await?;
     let script = json!({ "turns": TURNS, "turnSeconds": 1, "onTerm": "exit143" });
     let runs = start_all(ctx, count, &Agent::from_definition("agent", script)).await?;
+    wait_for_workers(&runs).await?;
     try_join_all(runs.iter().map(|run| run.wait_for_turn(3))).await?;
     let missing = Definition::new().image("registry.dalsegno.test/no-such-image:1");
     let broken = good.clone().container(json!({ "command": ["/no-such-command"] }));
@@ -216,7 +229,7 @@ async fn roll_out(ctx: &TestContext, count: usize) -> Result {
         try_join_all(runs.iter().map(|run| async move {
             let attempt = run.status().await?.attempt().number;
             run.evict().await?;
-            run.wait_for_attempt(attempt + 1, START_LIMIT).await
+            run.wait_for_attempt(attempt + 1, KUBELET_LIMIT).await
         }))
         .await?;
     }
@@ -245,6 +258,7 @@ async fn runs_in_bad_weather_end_by_themselves_and_no_other_run_waits() -> Resul
     let policy = inject_sidecar(sidecar).await?;
     wait_for_sidecar(sidecar).await?;
     let with_sidecar = start_all(sidecar, fleet.with_sidecar, &cached(short())).await?;
+    wait_for_workers(&bystanders).await?;
     try_join_all(bystanders.iter().map(|run| run.wait_for_turn(2))).await?;
 
     let stop = AtomicBool::new(false);
