@@ -77,7 +77,8 @@ class Tool(Generic[P, R]):
 
     Errors of a call: `CallFailed` and `KeyRefused` as the function raised them, now or earlier; `Uncertain` where it
     may have run and must not run again; `Diverged` where the id is stored with other arguments; `Refused`;
-    `NotAttached`; `Error` in a step or in another tool, unless the policy is `readOnly`. Any other exception of the function passes through, and the outcome is unknown.
+    `NotAttached`; `Error` in a step or in another tool, unless the policy is `readOnly`. Any other exception of the
+    function passes through, and the outcome is unknown.
     """
 
     def __init__(
