@@ -124,6 +124,16 @@ impl Run<'_> {
         objects::pods_of(&self.ctx.client, &self.ctx.namespace, &self.name).await
     }
 
+    /// Waits until all containers of a pod of the run have ended, or the pod is gone.
+    pub async fn wait_for_end_of(&self, pod: &Pod, limit: Duration) -> Result {
+        eventually(format!("the end of pod {}", pod.name_any()), limit, async || {
+            let is_other = |it: &Pod| it.metadata.uid != pod.metadata.uid;
+            let is_over = self.pods().await?.iter().all(|it| is_other(it) || objects::has_ended(it));
+            Ok(is_over.then_some(()))
+        })
+        .await
+    }
+
     /// Evicts the current pod through the Eviction API, without a retry.
     pub async fn evict(&self) -> Result<Pod> {
         let pod = self.pod().await?;

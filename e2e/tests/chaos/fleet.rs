@@ -191,13 +191,7 @@ async fn evict_until(runs: &[Run<'_>], stop: &AtomicBool) -> Result<Duration> {
             break;
         }
         let attempt = run.status().await?.attempt().number;
-        let evicted = run.evict().await?.metadata.uid;
-        eventually(format!("the evicted pod of run {} to end", run.name), KUBELET_LIMIT, async || {
-            let pods = run.pods().await?;
-            let is_over = pods.iter().all(|pod| pod.metadata.uid != evicted || objects::has_ended(pod));
-            Ok(is_over.then_some(()))
-        })
-        .await?;
+        run.wait_for_end_of(&run.evict().await?, KUBELET_LIMIT).await?;
         let began = Instant::now();
         let has_pod = |status: &dalsegno_crds::AgentRunStatus| {
             status.attempt().number > attempt && status.attempt().pod_uid.is_some()

@@ -85,13 +85,9 @@ async fn a_worker_that_hangs_after_its_finish_is_deleted_and_the_run_stays_succe
     }));
     let run = ctx.start("run", &agent).await?;
     run.wait_for_success().await?;
-    let uid = run.status().await?.attempt().pod_uid;
-    dalsegno_e2e::wait::eventually("the hanging pod to be deleted", secs(60), async || {
-        let pods = run.pods().await?;
-        let gone = pods.iter().all(|pod| pod.metadata.uid != uid || dalsegno_e2e::objects::has_ended(pod));
-        Ok(gone.then_some(()))
-    })
-    .await?;
+    for hanging in run.pods().await? {
+        run.wait_for_end_of(&hanging, secs(60)).await?;
+    }
     assert_eq!(run.status().await?.summary, Some(Summary::Succeeded));
     run.expect_nothing_lost_or_repeated(3).await?;
     ctx.end().await

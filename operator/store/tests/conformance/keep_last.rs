@@ -105,6 +105,7 @@ async fn keys_that_a_prefix_has_emptied_leave_nothing_behind_the_boundaries_that
     assert_eq!(keys().await, ["later/0", "later/1", "later/2"]);
 }
 
+/// A cut once deleted at most 20,000 of these rows, and no later cut looked at the rest.
 async fn one_cut_deletes_all_that_was_replaced_however_much_that_is(cx: &TestContext) {
     let worker = cx.worker().await;
     let write = async |operations| {

@@ -129,10 +129,10 @@ class Tool(Generic[P, R]):
     def bind(self, run: Run[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BoundCall:
         """One call of the tool, with its id.
 
-        Errors: `TypeError` where the arguments do not fit, or are not JSON; `Error` where it would be a call in a call.
+        Errors: `TypeError` where the arguments do not fit, or are not JSON; `Error` in a step or in another tool.
         """
         if self.policy != "readOnly" and run._is_in_call():
-            # Once the call around it is over, a replay does not make this one again, and the turn would be refused.
+            # Once the call around it is over, a replay does not make this one again: the turn would end with `Diverged`.
             raise Error(
                 f"the tool {self.name!r} is called inside of a step or of another tool, which is one call by itself: call "
                 "it from the turn, or move what it does into a function without `tool`"

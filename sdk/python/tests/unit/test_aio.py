@@ -251,6 +251,22 @@ def test_a_loop_that_stands_still_is_logged_with_where_it_is(caplog: pytest.LogC
     assert "the event loop has not run for" in caplog.text and "time.sleep(0.6)" in caplog.text
 
 
+def test_a_tool_in_a_tool_or_in_a_step_is_refused(dalsegno_gateway: MemoryGateway) -> None:
+    async def inner() -> None:
+        with pytest.raises(dalsegno.Error, match="'pay' is called inside of a step or of another tool"):
+            await asyncio.gather(pay(5))
+
+    async def main() -> None:
+        async with await attach() as run:
+            async with run.turn() as turn:
+                await dalsegno.tool(policy="ask", name="outer")(inner)()
+                await turn.step("step", inner)
+            await run.finish()
+
+    run_loop(main())
+    assert [call.id.split(".")[1] for call in dalsegno_gateway.calls] == ["outer", "step"]
+
+
 def test_a_tool_of_a_synchronous_run_may_be_awaited(dalsegno_gateway: MemoryGateway) -> None:
     with dalsegno.attach(heartbeat=False, sigterm=False) as run:
         assert run_loop(call_tool(run, pay, (5,), {}))["cents"] == 5

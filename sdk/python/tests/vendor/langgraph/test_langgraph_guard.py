@@ -65,6 +65,25 @@ def test_a_tool_that_has_ended_is_answered_from_the_store_under_the_id_of_the_mo
     assert told(state) == ["paid 5"]
 
 
+def test_a_tool_of_the_package_is_refused_in_a_guarded_tool(attempts: Attempts) -> None:
+    @dalsegno.tool(policy="retrySameKey")
+    def book(cents: int) -> str:
+        raise AssertionError
+
+    @tool
+    def pay(cents: int) -> str:
+        """Pays."""
+        with pytest.raises(dalsegno.Error, match="'book' is called inside of a step or of another tool"):
+            book(cents)
+        return "refused"
+
+    with attempts.attempt() as run:
+        graph = agent(run, [pay], [call("pay", cents=5), DONE], wrap_tool_call=guard(run, pay="ask"))
+        assert told(run_graph(run, graph, QUESTION)) == ["refused"]
+        run.finish()
+    assert [stored.tool for stored in attempts.gateway.calls] == ["pay"]
+
+
 def fail_after(times: int, function: Any) -> Any:
     """The function, which is killed when it is called so many times."""
     left = [times]
