@@ -12,6 +12,7 @@
 source "$(dirname "$0")/lib.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/dalsegno
 package=$PWD/sdk/python
+reruns=pytest-rerunfailures==16.7
 [[ ! -x $PROGRAMS/dalsegno ]] || export DALSEGNO_BIN=${DALSEGNO_BIN:-$PROGRAMS/dalsegno}
 
 # pinned FRAMEWORK PACKAGE: prints the version that the framework's example is pinned to.
@@ -65,17 +66,18 @@ packaged() {
     "$python" -m pytest -p no:cacheprovider -k "$1" --durations 5 "$package/tests/packaging/test_extras.py"
 }
 
-# theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path.
+# theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path. Some compare tenths of a
+# second, and fail on a busy machine. So a test that fails is run again, at most twice, and the output names it.
 theirs() {
     [[ ${DALSEGNO_ADAPTERS:-all} = all ]] || return 0
     (cd "$sources" && PYTHONPATH=$package/src:$package/tests/contract:$package/tests/vendor/$1 \
-        "$python" -m pytest -p no:cacheprovider -q "${@:2}")
+        "$python" -m pytest -p no:cacheprovider -q -rR --reruns 2 "${@:2}")
 }
 
 adapter_claude() {
     local version deselected=() test
     version=$(pinned claude claude-agent-sdk)
-    venv claude mypy==2.4.1 pytest==9.2.0 'anyio[trio]' -r deploy/examples/claude/requirements.txt
+    venv claude mypy==2.4.1 pytest==9.2.0 $reruns 'anyio[trio]' -r deploy/examples/claude/requirements.txt
     types claude
     ours claude
     packaged claude
@@ -99,7 +101,7 @@ adapter_claude() {
 adapter_langgraph() {
     local version
     version=$(pinned langgraph langgraph)
-    venv langgraph mypy==2.4.1 pytest==9.2.0 -r deploy/examples/langgraph/requirements.txt \
+    venv langgraph mypy==2.4.1 pytest==9.2.0 $reruns -r deploy/examples/langgraph/requirements.txt \
         langgraph-checkpoint-conformance==0.0.2 langgraph-checkpoint-sqlite==3.1.2 \
         langgraph-checkpoint-postgres==3.2.0 pycryptodome==4.4.0 redis==8.1.0 pytest-mock==3.17.0 syrupy==7.0.2 \
         'psycopg[binary,pool]==3.3.9'
@@ -114,7 +116,7 @@ adapter_openai() {
     local version
     version=$(pinned openai openai-agents)
     export OPENAI_AGENTS_DISABLE_TRACING=1 # nothing is sent anywhere
-    venv openai -r deploy/examples/openai/requirements.txt mypy==2.4.1 pytest==9.2.0 pytest-asyncio==1.5.0 \
+    venv openai -r deploy/examples/openai/requirements.txt mypy==2.4.1 pytest==9.2.0 $reruns pytest-asyncio==1.5.0 \
         httpx==0.28.1 inline-snapshot==0.36.1
     types openai
     ours openai -p no:asyncio

@@ -19,6 +19,32 @@ pub const SAFE_NODE: &str = "n1";
 /// The node that the tests break.
 pub const FAULTY_NODE: &str = "n2";
 
+/// A script that puts a program in the place of a node's runc. It creates every container, and starts only those of the
+/// pods' sandboxes. What it makes is gone with the node's power.
+const HOLD_STARTS: &str = r#"
+set -eu
+runc=$(command -v runc)
+cp "$runc" /run/containerd/runc-real
+cat > /run/containerd/runc-hold <<'END'
+#!/bin/sh
+for argument; do
+    case $argument in
+    start) starts=yes ;;
+    */log.json) bundle=${argument%/log.json} ;;
+    esac
+done
+if [ -n "${starts-}" ] && ! grep -q '"io.kubernetes.cri.container-type":"sandbox"' "$bundle/config.json"; then
+    exec sleep 600
+fi
+exec /run/containerd/runc-real "$@"
+END
+chmod +x /run/containerd/runc-hold
+mount --bind /run/containerd/runc-hold "$runc"
+"#;
+
+/// A script that undoes [`HOLD_STARTS`], if the node has had power all the time.
+const RELEASE_STARTS: &str = r#"! mountpoint -q "$(command -v runc)" || umount "$(command -v runc)""#;
+
 /// A handle on the machines.
 #[derive(Clone, Debug)]
 pub struct Cluster {
@@ -50,6 +76,13 @@ impl Cluster {
     /// Cuts the power of a node.
     pub async fn kill_node(&self, node: &str) -> Result<UndoGuard> {
         self.break_with(&["node", "kill", node], &["node", "start", node]).await
+    }
+
+    /// Lets a node create the containers of pods, and start none of them.
+    pub async fn hold_starts(&self, node: &str) -> Result<UndoGuard> {
+        let in_node = ["node", "exec", node, "--", "sh", "-c"];
+        let with = |script| [&in_node[..], &[script]].concat();
+        self.break_with(&with(HOLD_STARTS), &with(RELEASE_STARTS)).await
     }
 
     /// Pulls the network cable of a node. Its containers keep running.

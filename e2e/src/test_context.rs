@@ -138,7 +138,8 @@ impl TestContext {
         // One line per run: the test's error is printed after all this and must stay visible.
         let status = "jsonpath={range .items[*]}{.metadata.name}{'\\t'}{.status.attempt}{'\\t'}{.status.recovery}{'\\n'}{end}";
         for args in [
-            ["get", "agentruns,agentdefinitions,pods", "-o", "wide"].as_slice(),
+            ["get", "pods", "-o", "wide", "--field-selector=status.phase!=Succeeded"].as_slice(),
+            &["get", "agentruns,agentdefinitions", "-o", "wide"],
             &["get", "agentruns", "-o", status],
             &["get", "events", "--sort-by=.metadata.creationTimestamp"],
         ] {

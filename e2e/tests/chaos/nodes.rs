@@ -7,11 +7,16 @@ use dalsegno_e2e::cluster::{FAULTY_NODE, SAFE_NODE};
 use dalsegno_e2e::nodes::with_placement;
 use dalsegno_e2e::wait::{consistently, eventually, secs};
 use dalsegno_e2e::{Agent, Result, Run, StatusExt, TestContext, objects};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 /// Limit from the loss of a node to the first new turn on another node, with the default liveness settings.
 const FIRST_NEW_TURN: Duration = secs(25);
+
+/// An image with Python.
+const PYTHON: &str = "registry.dalsegno.test/dalsegno-example-python:dev";
 
 /// Turns of each run: enough to be interrupted in the middle.
 const TURNS: i32 = 45;
@@ -109,6 +114,48 @@ async fn a_run_of_a_node_without_power_recovers_elsewhere_and_a_deleted_one_can_
 
     power.undo().await?;
     expect_recovered_on_safe_node(&run, &run.wait_for_success().await?).await?;
+    ctx.end().await
+}
+
+/// Waits until the node has created the container of the run's only pod.
+async fn wait_until_created(ctx: &TestContext, run: &Run<'_>) -> Result {
+    let created = ListParams::default().fields("involvedObject.kind=Pod,reason=Created");
+    let pod = format!("{}-1", run.name);
+    eventually(format!("the container of {pod} to be created"), secs(60), async || {
+        let events = ctx.api::<Event>().list(&created).await?.items;
+        Ok(events.iter().any(|it| it.involved_object.name.as_ref() == Some(&pod)).then_some(()))
+    })
+    .await
+}
+
+/// The kubelet never starts such a container. Without the evidence of its pod's status, the run would wait for the start
+/// deadline of ten minutes, and the external one for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_node_loses_power_between_creation_and_start_is_replaced() -> Result {
+    let ctx = TestContext::new("never-started").await?;
+    ctx.schedule_on_faulty_node().await?;
+    let starts = ctx.cluster()?.hold_starts(FAULTY_NODE).await?;
+    let run = ctx.start("run", &with_placement(Agent::new(json!({ "turns": 4 })))).await?;
+    let external = Agent::new(json!({})).with_definition(|it| {
+        let script = json!({ "command": ["python3", "-c", "pass"] });
+        it.spec(json!({ "checkpointing": "External" })).image(PYTHON).container(script)
+    });
+    let external = ctx.start("external", &with_placement(external)).await?;
+    for run in [&run, &external] {
+        wait_until_created(&ctx, run).await?;
+    }
+
+    ctx.cluster()?.kill_node(FAULTY_NODE).await?.undo().await?;
+    starts.undo().await?;
+    ctx.schedule_anywhere().await?;
+    for run in [&run, &external] {
+        let status = run.wait_for_success().await?;
+        let end = status.attempt_end(1)?;
+        assert_eq!((end.cause, end.class, end.charged), (Cause::NodeLost, Class::Disruption, false), "{end:?}");
+        assert!(end.message.as_deref().is_some_and(|it| it.contains("lost its sandbox")), "{end:?}");
+        assert_eq!(status.attempt().number, 2);
+    }
+    run.expect_nothing_lost_or_repeated(4).await?;
     ctx.end().await
 }
 

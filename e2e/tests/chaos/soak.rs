@@ -9,6 +9,7 @@ use dalsegno_crds::{AgentRun, Summary};
 use dalsegno_e2e::cluster::FAULTY_NODE;
 use dalsegno_e2e::operator::NAMESPACE;
 use dalsegno_e2e::postgres::{GATEWAY, Postgres};
+use dalsegno_e2e::test_context::clients;
 use dalsegno_e2e::wait::secs;
 use dalsegno_e2e::{Agent, Operator, Result, Run, StatusExt, TestContext};
 use futures::future::try_join_all;
@@ -104,8 +105,10 @@ async fn runs_lose_and_repeat_nothing_under_random_faults() -> Result {
     let duration = std::env::var(SECONDS).map_or(Ok(SLICE), |text| text.parse().map(secs))?;
     let seed = std::env::var(SEED).map_or_else(|_| Ok(rand::random()), |text| text.parse::<u64>())?;
     println!("{SEED}={seed}");
+    let (client, _) = clients().await?;
+    let postgres = Postgres::install(&client, 2).await?;
+    // After the server, so that a failure shows the runs before they lose their store.
     let ctx = TestContext::new("soak").await?;
-    let postgres = Postgres::install(&ctx.client, 2).await?;
     // The last fault may begin at the end. The time of the parked runs comes after it is repaired.
     let time_comes_after = (duration + 2 * FAULT_LIMIT).as_secs();
     let parked = Parked::start(&ctx, u32::try_from(time_comes_after)?).await?;
@@ -137,7 +140,8 @@ async fn start_runs(ctx: &TestContext, lane: usize, end: Instant) -> Result<Vec<
             "maxRecoveryAttempts": 1000, "maxAttemptsWithoutProgress": 1000, "maxDisruptionsWithoutProgress": 1000,
             "backoff": { "initialSeconds": 0, "maxSeconds": 2 },
         },
-        "liveness": { "heartbeatTimeoutSeconds": 10 },
+        // A kubelet may fail to start a pod for minutes after an outage.
+        "liveness": { "heartbeatTimeoutSeconds": 10, "startDeadlineSeconds": 60 },
     });
     let mut script = json!({ "turns": TURNS, "turnSeconds": 0.3, "heartbeat": lane.is_multiple_of(2) });
     if lane.is_multiple_of(3) {

@@ -5,17 +5,21 @@
 //! 1. The store's row: the image's version was refused, or a second process tried to attach.
 //! 2. The pod's status: the worker's container has ended. `pod_end` has the order of this evidence.
 //! 3. The pod is gone, and its worker's end was not observed.
-//! 4. An expired deadline, or a node that is not Ready: `deadlines`.
+//! 4. The pod never starts: `lost_sandbox`.
+//! 5. An expired deadline, or a node that is not Ready: `deadlines`.
 //!
 //! Deadlines come last because they show only that evidence is missing. A container that has ended needs no deadline,
 //! and a worker that is being evicted may stop its heartbeats.
 
 use dalsegno_crds::Cause;
-use dalsegno_model::{Attempt, Class, GatewayHeartbeat, HEARTBEAT_GAP_MS, RunRecord, Verdict};
+use dalsegno_model::{
+    Attempt, AttemptState, Class, GatewayHeartbeat, HEARTBEAT_GAP_MS, RunRecord, Verdict,
+};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::deadlines;
 use crate::end::End;
+use crate::lost_sandbox;
 use crate::observed::{ObservedNode, ObservedPod};
 use crate::pod;
 use crate::pod_end::{self, disruption};
@@ -47,7 +51,10 @@ pub fn end_of(
     if seen.gone {
         return Some(disruption(seen).unwrap_or_else(vanished));
     }
-    deadlines::end_of(run, seen, node, now)
+    // The store knows of a worker that has started, even if the watch does not show it yet.
+    let never_starts =
+        lost_sandbox::end_of(&seen.pod, now).filter(|_| run.attempt.state == AttemptState::Created);
+    never_starts.or_else(|| deadlines::end_of(run, seen, node, now))
 }
 
 /// Evidence 1: the store's row.

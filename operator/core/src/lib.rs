@@ -13,7 +13,7 @@
 //! | `store_consistency` | whether to act on the store's answer |
 //! | [`settings`] | the value of each field: the run's, the definition's, or the built-in one |
 //! | [`evidence`] | why an attempt ended, and who caused it: the order of the evidence |
-//! | `pod_end`, [`termination_message`], `deadlines` | the evidence itself: the pod's status, the worker's message, expired deadlines |
+//! | `pod_end`, [`termination_message`], `lost_sandbox`, `deadlines` | the evidence itself: the pod's status, the worker's message, a start that never ends, expired deadlines |
 //! | `external` | agents that keep their own checkpoints: which end is confirmed |
 //! | [`slow_start`] | when the events of a pod are read, because it may wait for a volume |
 //! | [`late_node_loss`] | when the charge of an attempt is taken back |
@@ -55,6 +55,7 @@ mod fork;
 mod head_check;
 mod json;
 pub mod late_node_loss;
+mod lost_sandbox;
 mod observed;
 mod orphaned_pods;
 pub mod pod;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dalsegno_crds::names;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodSpec,
     PodStatus, ResourceRequirements,
@@ -14,6 +14,8 @@ use crate::revision::ImageDigest;
 
 /// Type of the pod condition that says what disrupted a pod.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// Type of the pod condition that says whether a pod has a sandbox with a network.
+const READY_TO_START_CONTAINERS: &str = "PodReadyToStartContainers";
 /// Type of the pod condition that says whether a pod has a node.
 pub(crate) const POD_SCHEDULED: &str = "PodScheduled";
 
@@ -73,6 +75,7 @@ fn trimmed_statuses(all: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
     let trimmed = |it: ContainerStatus| ContainerStatus {
         name: it.name,
         image_id: it.image_id,
+        container_id: it.container_id.filter(|_| it.state.as_ref().is_some_and(|it| it.waiting.is_some())),
         state: it.state,
         ..ContainerStatus::default()
     };
@@ -80,7 +83,11 @@ fn trimmed_statuses(all: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
 }
 
 fn is_evidence(condition: &PodCondition) -> bool {
-    matches!(condition.type_.as_str(), DISRUPTION_TARGET | POD_SCHEDULED)
+    match condition.type_.as_str() {
+        DISRUPTION_TARGET | POD_SCHEDULED => true,
+        READY_TO_START_CONTAINERS => condition.status == "False",
+        _ => false,
+    }
 }
 
 /// Name of the worker's container, as the pod's annotation says. The containers themselves do not show it, because
@@ -128,6 +135,30 @@ pub(crate) fn has_begun(pod: &Pod) -> bool {
     let mut states =
         init_container_statuses(pod).iter().chain(container_statuses(pod)).filter_map(|it| it.state.as_ref());
     states.any(|it| it.running.is_some() || it.terminated.is_some())
+}
+
+/// Whether the kubelet does not know how the container ended. It says so also of a container that it never started.
+pub(crate) fn is_unknown_end(terminated: &ContainerStateTerminated) -> bool {
+    matches!(terminated.reason.as_deref(), Some("ContainerStatusUnknown" | "Unknown"))
+}
+
+/// When the deletion of the pod began, by the API server's clock.
+pub(crate) fn deletion_began(pod: &Pod) -> Option<Timestamp> {
+    let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or_default());
+    pod.metadata.deletion_timestamp.as_ref()?.0.checked_sub(grace).ok()
+}
+
+/// Since when a pod whose worker has not started has been without a sandbox, although it has had one: containers were
+/// created in it.
+pub(crate) fn without_sandbox_since(pod: &Pod) -> Option<Timestamp> {
+    let worker = worker_status(pod)?.state.as_ref()?;
+    let has_no_start = worker.waiting.is_some() || worker.terminated.as_ref().is_some_and(is_unknown_end);
+    let mut all = init_container_statuses(pod).iter().chain(container_statuses(pod));
+    let had_sandbox =
+        all.any(|it| it.container_id.is_some() || it.state.as_ref().is_some_and(|it| it.terminated.is_some()));
+    let lost = condition(pod, READY_TO_START_CONTAINERS).filter(|it| it.status == "False");
+    let since = lost?.last_transition_time.as_ref()?.0;
+    (has_no_start && started_at(pod).is_none() && had_sandbox).then_some(since)
 }
 
 /// Whether all containers of the pod have ended. A helper container may run longer than the worker.

@@ -2,7 +2,7 @@
 
 use dalsegno_crds::Cause;
 use dalsegno_model::{Attempt, AttemptState, Class};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 
 use crate::end::End;
@@ -89,9 +89,8 @@ pub(crate) fn disruption(seen: &ObservedPod) -> Option<End> {
         let (cause, class) = disruption_cause(reason, pod::reason(pod));
         return Some(End::new(cause, class, target.message.as_deref().unwrap_or_default()));
     }
-    let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or_default());
-    let began = pod.metadata.deletion_timestamp.as_ref()?.0.checked_sub(grace).ok();
-    in_time(began).then(|| End::new(Cause::Deleted, Class::Disruption, "somebody deleted the pod"))
+    pod.metadata.deletion_timestamp.as_ref()?;
+    in_time(pod::deletion_began(pod)).then(|| End::new(Cause::Deleted, Class::Disruption, "somebody deleted the pod"))
 }
 
 /// The cause of a disruption, by the reason of the pod's condition `DisruptionTarget` and the reason of the pod itself.
@@ -127,7 +126,7 @@ fn kubelet_reason(pod: &Pod) -> Option<End> {
 
 /// The end by the worker's exit code. It is the least certain evidence of a container's end.
 fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End {
-    if matches!(terminated.reason.as_deref(), Some("ContainerStatusUnknown" | "Unknown")) {
+    if pod::is_unknown_end(terminated) {
         let message = "the node restarted or lost the container, so its exit code is not known";
         return End::new(Cause::NodeLost, Class::Disruption, message);
     }

@@ -12,6 +12,7 @@ use crate::avoided_nodes;
 use crate::decision::Effect;
 use crate::end::End;
 use crate::external::{self, ConfirmedEnd, Silence};
+use crate::lost_sandbox;
 use crate::observed::ObservedPod;
 use crate::pod;
 use crate::run_stage::RunStage;
@@ -57,7 +58,7 @@ fn ended(ctx: &Context<'_>, seen: Option<&ObservedPod>, end: ConfirmedEnd) -> Pl
         return Plan::end(row, end, NextStep::Reserve);
     };
     // The operator may have deleted the pod for a reason of its own.
-    if let Some(why) = reason_to_stop(row, seen) {
+    if let Some(why) = reason_to_stop(ctx, seen) {
         return Plan::end(row, why, NextStep::Reserve);
     }
     let replaced = start::replace_pod(ctx, seen, Plan::wait(RunStage::Running));
@@ -72,7 +73,7 @@ fn supervise(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         Some(_) => return plan,
         None => {}
     }
-    if ctx.row.cancel.is_some() || reason_to_stop(ctx.row, seen).is_some() {
+    if ctx.row.cancel.is_some() || reason_to_stop(ctx, seen).is_some() {
         return stop(ctx, seen);
     }
     // No gateway tells such a worker that its time is over.
@@ -110,7 +111,8 @@ fn with_holds(ctx: &Context<'_>, seen: &ObservedPod, plan: Plan) -> Plan {
 }
 
 /// Why the operator stops the worker of a run that goes on later. A cancel ends the run instead.
-fn reason_to_stop(row: &RunRecord, seen: &ObservedPod) -> Option<End> {
+fn reason_to_stop(ctx: &Context<'_>, seen: &ObservedPod) -> Option<End> {
+    let Context { row, now, .. } = *ctx;
     let neutral = |cause, message: &str| Some(End::new(cause, Class::Neutral, message));
     // What was refused is known of the attempt for good, so it comes before what may be lifted.
     if let Some(refusal) = refusal(row) {
@@ -122,7 +124,7 @@ fn reason_to_stop(row: &RunRecord, seen: &ObservedPod) -> Option<End> {
     } else if avoided_nodes::pending_until(&seen.pod).is_some_and(|until| until <= row.now) {
         neutral(Cause::NoOtherNode, avoided_nodes::NO_OTHER_NODE)
     } else {
-        None
+        lost_sandbox::end_of(&seen.pod, now)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::avoided_nodes;
 use crate::decision::Effect;
 use crate::end::End;
 use crate::evidence;
+use crate::lost_sandbox;
 use crate::observed::ObservedPod;
 use crate::pod;
 use crate::run_stage::RunStage;
@@ -108,6 +109,10 @@ pub(super) fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
     let plan = match slow_start::next_look(row, seen) {
         Some(left) => plan.requeue_at_latest(left),
         None => plan,
+    };
+    let plan = match lost_sandbox::patience_left(&seen.pod, ctx.now) {
+        Some(left) if !left.is_negative() => plan.requeue_at_latest(left),
+        Some(_) | None => plan,
     };
     // No event of the watch would wake the operator when the worker ends.
     let recheck = plan.requeue.map_or(UNWATCHED_RECHECK, |it| it.min(UNWATCHED_RECHECK));

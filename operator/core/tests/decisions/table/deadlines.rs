@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::fixtures::{Case, Expect, Given, case, check_all, expect_end, expect_status, pod, run};
 
 pub fn cases() -> Vec<Case> {
-    [leases(), deadlines(), nodes(), being_stopped()].into_iter().flatten().collect()
+    [leases(), deadlines(), sandboxes(), nodes(), being_stopped()].into_iter().flatten().collect()
 }
 
 #[test]
@@ -199,6 +199,48 @@ fn deadlines() -> Vec<Case> {
             "right after an outage of the gateways a worker has 30 s to connect again",
             attached(9_000).gateway_outage(60, 30),
             running(),
+        ),
+    ]
+}
+
+fn sandboxes() -> Vec<Case> {
+    let starting = || run().created(3).scheduled(40);
+    let still_starting = || expect_status(Summary::Starting, Reason::Starting);
+    vec![
+        case(
+            "a pod that lost its sandbox before its worker started is replaced, because no kubelet starts it",
+            starting().pod(pod(3).sandbox_lost(31)),
+            expect_end(3, Cause::NodeLost, Disruption).message_contains("lost its sandbox"),
+        ),
+        case(
+            "also if it lost it between its init container and its worker",
+            starting().pod(pod(3).sandbox_lost_after_init(31)),
+            expect_end(3, Cause::NodeLost, Disruption).message_contains("lost its sandbox"),
+        ),
+        case(
+            "a kubelet that creates another sandbox has 30 s",
+            starting().pod(pod(3).sandbox_lost(20)),
+            still_starting().requeue_after(10),
+        ),
+        case(
+            "a pod that has had no container waits for its first sandbox",
+            starting().pod(pod(3).sandbox_lost(31).no_container_created()),
+            still_starting(),
+        ),
+        case(
+            "a worker that is attached has started, even if the watch does not show it yet",
+            attached_with_heartbeat(5).pod(pod(3).sandbox_lost(31)),
+            running(),
+        ),
+        case(
+            "if it is deleted then, the lost sandbox is the cause",
+            starting().pod(pod(3).sandbox_lost(20).deleted(5)),
+            expect_end(3, Cause::NodeLost, Disruption),
+        ),
+        case(
+            "the sandbox of a pod that was deleted before goes with the pod",
+            starting().pod(pod(3).sandbox_lost(35).deleted(36)),
+            still_starting(),
         ),
     ]
 }
