@@ -151,7 +151,11 @@ async fn a_worker_whose_node_loses_power_between_creation_and_start_is_replaced(
     for run in [&run, &external] {
         let status = run.wait_for_success().await?;
         let end = status.attempt_end(1)?;
-        assert_eq!((end.cause, end.class, end.charged), (Cause::NodeLost, Class::Disruption, false), "{end:?}");
+        assert_eq!(
+            (end.cause, end.class, end.charged),
+            (Cause::NodeLost, Class::Disruption, false),
+            "{end:?}"
+        );
         assert!(end.message.as_deref().is_some_and(|it| it.contains("lost its sandbox")), "{end:?}");
         assert_eq!(status.attempt().number, 2);
     }

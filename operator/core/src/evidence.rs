@@ -12,9 +12,7 @@
 //! and a worker that is being evicted may stop its heartbeats.
 
 use dalsegno_crds::Cause;
-use dalsegno_model::{
-    Attempt, AttemptState, Class, GatewayHeartbeat, HEARTBEAT_GAP_MS, RunRecord, Verdict,
-};
+use dalsegno_model::{Attempt, AttemptState, Class, GatewayHeartbeat, HEARTBEAT_GAP_MS, RunRecord, Verdict};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::deadlines;

@@ -154,8 +154,8 @@ pub(crate) fn without_sandbox_since(pod: &Pod) -> Option<Timestamp> {
     let worker = worker_status(pod)?.state.as_ref()?;
     let has_no_start = worker.waiting.is_some() || worker.terminated.as_ref().is_some_and(is_unknown_end);
     let mut all = init_container_statuses(pod).iter().chain(container_statuses(pod));
-    let had_sandbox =
-        all.any(|it| it.container_id.is_some() || it.state.as_ref().is_some_and(|it| it.terminated.is_some()));
+    let had_sandbox = all
+        .any(|it| it.container_id.is_some() || it.state.as_ref().is_some_and(|it| it.terminated.is_some()));
     let lost = condition(pod, READY_TO_START_CONTAINERS).filter(|it| it.status == "False");
     let since = lost?.last_transition_time.as_ref()?.0;
     (has_no_start && started_at(pod).is_none() && had_sandbox).then_some(since)

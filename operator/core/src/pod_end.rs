@@ -90,7 +90,8 @@ pub(crate) fn disruption(seen: &ObservedPod) -> Option<End> {
         return Some(End::new(cause, class, target.message.as_deref().unwrap_or_default()));
     }
     pod.metadata.deletion_timestamp.as_ref()?;
-    in_time(pod::deletion_began(pod)).then(|| End::new(Cause::Deleted, Class::Disruption, "somebody deleted the pod"))
+    in_time(pod::deletion_began(pod))
+        .then(|| End::new(Cause::Deleted, Class::Disruption, "somebody deleted the pod"))
 }
 
 /// The cause of a disruption, by the reason of the pod's condition `DisruptionTarget` and the reason of the pod itself.

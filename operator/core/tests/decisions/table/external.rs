@@ -390,7 +390,9 @@ fn other_stops() -> Vec<Case> {
         case(
             "a pod that lost its sandbox before its worker started is deleted, because no kubelet starts it",
             run().created(3).scheduled(40).pod(pod(3).sandbox_lost(31)).external(),
-            expect_status(Summary::Starting, Reason::Starting).deletes_pod("triage-3").follows(Rule::WorkerStopped),
+            expect_status(Summary::Starting, Reason::Starting)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
         ),
         case(
             "and the lost sandbox is the cause of its end",
