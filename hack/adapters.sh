@@ -66,12 +66,12 @@ packaged() {
     "$python" -m pytest -p no:cacheprovider -k "$1" --durations 5 "$package/tests/packaging/test_extras.py"
 }
 
-# theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path. Some compare tenths of a
-# second, and fail on a busy machine. So a test that fails is run again, at most twice, and the output names it.
+# theirs NAME ARGUMENT…: runs tests of the vendor in `sources`, with a plugin of ours in the path. The output names those that
+# were run again.
 theirs() {
     [[ ${DALSEGNO_ADAPTERS:-all} = all ]] || return 0
-    (cd "$sources" && PYTHONPATH=$package/src:$package/tests/contract:$package/tests/vendor/$1 \
-        "$python" -m pytest -p no:cacheprovider -q -rR --reruns 2 "${@:2}")
+    (cd "$sources" && PYTHONPATH=$package/src:$package/tests/contract:$package/tests/vendor/plugins:$package/tests/vendor/$1 \
+        "$python" -m pytest -p no:cacheprovider -p rerun_timed -q -rR "${@:2}")
 }
 
 adapter_claude() {

@@ -194,7 +194,8 @@ reasons! {
         "Nothing needs to be done. status.recovery.history shows the cause."
     }
     NodeLost {
-        "The node of the last attempt is not Ready, or was removed. The next attempt prefers another node.",
+        "The node of the last attempt is not Ready, was removed, or has lost the pod. The next attempt prefers another \
+         node.",
         "Nothing needs to be done for the run. Repair or remove the node."
     }
     DidNotStart {

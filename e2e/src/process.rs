@@ -75,10 +75,11 @@ impl UndoGuard {
 
     /// Runs the command now.
     pub async fn undo(mut self) -> Result {
-        match self.command.take() {
-            Some(command) => run_command(&command).await.map(drop),
-            None => Ok(()),
-        }
+        let Some(command) = self.command.clone() else { return Ok(()) };
+        let result = run_command(&command).await.map(drop);
+        // If this future is dropped before, dropping the guard runs the command.
+        self.command = None;
+        result
     }
 
     /// Drops the guard without running the command, because another guard undoes the change.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dalsegno_crds::{AgentRun, AgentRunStatus, Cause, Class};
+use dalsegno_crds::{AgentRun, AgentRunStatus, Cause, Class, Summary};
 use dalsegno_e2e::cluster::{FAULTY_NODE, SAFE_NODE};
 use dalsegno_e2e::nodes::with_placement;
 use dalsegno_e2e::wait::{consistently, eventually, secs};
@@ -149,7 +149,7 @@ async fn a_worker_whose_node_loses_power_between_creation_and_start_is_replaced(
     starts.undo().await?;
     ctx.schedule_anywhere().await?;
     for run in [&run, &external] {
-        let status = run.wait_for_success().await?;
+        let status = run.wait_for(Summary::Succeeded, secs(120)).await?;
         let end = status.attempt_end(1)?;
         assert_eq!(
             (end.cause, end.class, end.charged),

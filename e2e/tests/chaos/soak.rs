@@ -45,9 +45,6 @@ const RUN_LIMIT: Duration = secs(600);
 /// Limit for a fault to be applied. It may not be applicable at all, for example because its run has just ended.
 const FAULT_LIMIT: Duration = secs(60);
 
-/// Limit for the repair of a fault that was given up.
-const REPAIR_LIMIT: Duration = secs(20);
-
 /// The API server is not stopped in the last part of the test. After an outage the controllers of Kubernetes take a while
 /// to watch again. A Deployment that is deleted and created meanwhile is only updated to them, and the pods of the
 /// deleted one stay for ever; the end of the test does so.
@@ -113,7 +110,7 @@ async fn runs_lose_and_repeat_nothing_under_random_faults() -> Result {
     // After the server, so that a failure shows the runs before they lose their store.
     let ctx = TestContext::new("soak").await?;
     // The last fault may begin at the end. The time of the parked runs comes after it is repaired.
-    let time_comes_after = (duration + FAULT_LIMIT + REPAIR_LIMIT).as_secs();
+    let time_comes_after = (duration + 2 * FAULT_LIMIT).as_secs();
     let parked = Parked::start(&ctx, u32::try_from(time_comes_after)?).await?;
     let end = Instant::now() + duration;
 

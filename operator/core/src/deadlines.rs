@@ -14,16 +14,24 @@ use jiff::Timestamp;
 
 use crate::avoided_nodes;
 use crate::end::End;
+use crate::lost_sandbox;
 use crate::observed::{ObservedNode, ObservedPod, VolumeProblem};
 use crate::pod;
 use crate::pod_end::disruption;
 use crate::text::reason_and_message;
 
-/// Whether only missing evidence shows that the current attempt has ended: an expired deadline, or a node that is not
-/// Ready. A watch may be silent too, so the pod and the node must be read live before that counts.
-pub fn is_silent(run: &RunRecord, node: Option<ObservedNode>, now: Timestamp) -> bool {
+/// Whether only missing evidence shows that the current attempt has ended: an expired deadline, a node that is not Ready, or
+/// a pod that still has no sandbox. A watch may be silent too, so the pod and the node must be read live before that counts.
+pub fn is_silent(
+    run: &RunRecord,
+    pod: Option<&ObservedPod>,
+    node: Option<ObservedNode>,
+    now: Timestamp,
+) -> bool {
     let deadlines = [Deadline::Lease, Deadline::Start, Deadline::Progress];
-    deadlines.into_iter().any(|deadline| run.is_expired(deadline)) || node_is_lost(run, node, now)
+    deadlines.into_iter().any(|deadline| run.is_expired(deadline))
+        || node_is_lost(run, node, now)
+        || pod.is_some_and(|seen| lost_sandbox::end_of(&run.attempt, seen, node, now).is_some())
 }
 
 /// Returns why the current attempt has ended, if one of its deadlines has expired.

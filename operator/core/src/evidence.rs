@@ -12,7 +12,7 @@
 //! and a worker that is being evicted may stop its heartbeats.
 
 use dalsegno_crds::Cause;
-use dalsegno_model::{Attempt, AttemptState, Class, GatewayHeartbeat, HEARTBEAT_GAP_MS, RunRecord, Verdict};
+use dalsegno_model::{Attempt, Class, GatewayHeartbeat, HEARTBEAT_GAP_MS, RunRecord, Verdict};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::deadlines;
@@ -49,10 +49,7 @@ pub fn end_of(
     if seen.gone {
         return Some(disruption(seen).unwrap_or_else(vanished));
     }
-    // The store knows of a worker that has started, even if the watch does not show it yet.
-    let never_starts =
-        lost_sandbox::end_of(&seen.pod, now).filter(|_| run.attempt.state == AttemptState::Created);
-    never_starts.or_else(|| deadlines::end_of(run, seen, node, now))
+    lost_sandbox::end_of(&run.attempt, seen, node, now).or_else(|| deadlines::end_of(run, seen, node, now))
 }
 
 /// Evidence 1: the store's row.

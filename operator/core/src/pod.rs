@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use dalsegno_crds::names;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod, PodCondition, PodSpec,
-    PodStatus, ResourceRequirements,
+    Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
+    PodCondition, PodSpec, PodStatus, ResourceRequirements,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use crate::revision::ImageDigest;
 
@@ -75,7 +75,8 @@ fn trimmed_statuses(all: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
     let trimmed = |it: ContainerStatus| ContainerStatus {
         name: it.name,
         image_id: it.image_id,
-        container_id: it.container_id.filter(|_| it.state.as_ref().is_some_and(|it| it.waiting.is_some())),
+        // Of a container that has run, its state says enough.
+        container_id: it.container_id.filter(|_| it.state.as_ref().is_some_and(has_no_known_run)),
         state: it.state,
         ..ContainerStatus::default()
     };
@@ -137,7 +138,8 @@ pub(crate) fn has_begun(pod: &Pod) -> bool {
     states.any(|it| it.running.is_some() || it.terminated.is_some())
 }
 
-/// Whether the kubelet does not know how the container ended. It says so also of a container that it never started.
+/// Whether the kubelet does not know how the container ended. When it ends a pod, it says so also of the containers that it
+/// has not started.
 pub(crate) fn is_unknown_end(terminated: &ContainerStateTerminated) -> bool {
     matches!(terminated.reason.as_deref(), Some("ContainerStatusUnknown" | "Unknown"))
 }
@@ -148,17 +150,23 @@ pub(crate) fn deletion_began(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.deletion_timestamp.as_ref()?.0.checked_sub(grace).ok()
 }
 
-/// Since when a pod whose worker has not started has been without a sandbox, although it has had one: containers were
-/// created in it.
-pub(crate) fn without_sandbox_since(pod: &Pod) -> Option<Timestamp> {
-    let worker = worker_status(pod)?.state.as_ref()?;
-    let has_no_start = worker.waiting.is_some() || worker.terminated.as_ref().is_some_and(is_unknown_end);
-    let mut all = init_container_statuses(pod).iter().chain(container_statuses(pod));
-    let had_sandbox = all
-        .any(|it| it.container_id.is_some() || it.state.as_ref().is_some_and(|it| it.terminated.is_some()));
-    let lost = condition(pod, READY_TO_START_CONTAINERS).filter(|it| it.status == "False");
-    let since = lost?.last_transition_time.as_ref()?.0;
-    (has_no_start && started_at(pod).is_none() && had_sandbox).then_some(since)
+/// When the pod lost its sandbox, if its worker has not started. It had one if a container was ever created.
+pub(crate) fn sandbox_lost_at(pod: &Pod) -> Option<Timestamp> {
+    let worker_waits = has_no_known_run(worker_status(pod)?.state.as_ref()?);
+    let created = |it: &ContainerStatus| {
+        it.container_id.is_some() || it.state.as_ref().is_some_and(|it| !has_no_known_run(it))
+    };
+    let had_sandbox = init_container_statuses(pod).iter().chain(container_statuses(pod)).any(created);
+    let without = condition(pod, READY_TO_START_CONTAINERS).filter(|it| it.status == "False")?;
+    let at = without.last_transition_time.as_ref()?.0;
+    (worker_waits && had_sandbox).then_some(at)
+}
+
+/// Whether the container waits, or its pod was ended and the kubelet does not know whether it ran.
+fn has_no_known_run(state: &ContainerState) -> bool {
+    let is_unknown =
+        |it: &ContainerStateTerminated| is_unknown_end(it) && start_of(it.started_at.as_ref()).is_none();
+    state.running.is_none() && state.terminated.as_ref().is_none_or(is_unknown)
 }
 
 /// Whether all containers of the pod have ended. A helper container may run longer than the worker.
@@ -198,8 +206,12 @@ pub(crate) fn started_at(pod: &Pod) -> Option<Timestamp> {
     let state = worker_status(pod)?.state.as_ref()?;
     let running = state.running.as_ref().and_then(|it| it.started_at.as_ref());
     let terminated = state.terminated.as_ref().and_then(|it| it.started_at.as_ref());
-    // The kubelet writes the epoch if it does not know.
-    running.or(terminated).map(|it| it.0).filter(|at| *at > Timestamp::UNIX_EPOCH)
+    start_of(running.or(terminated))
+}
+
+/// The kubelet writes the epoch if it does not know.
+fn start_of(time: Option<&Time>) -> Option<Timestamp> {
+    time.map(|it| it.0).filter(|at| *at > Timestamp::UNIX_EPOCH)
 }
 
 /// When the worker's container ended.

@@ -128,8 +128,7 @@ fn kubelet_reason(pod: &Pod) -> Option<End> {
 /// The end by the worker's exit code. It is the least certain evidence of a container's end.
 fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End {
     if pod::is_unknown_end(terminated) {
-        let message = "the node restarted or lost the container, so its exit code is not known";
-        return End::new(Cause::NodeLost, Class::Disruption, message);
+        return lost_container();
     }
     let (cause, message) = match (terminated.exit_code, attached) {
         (0, true) => (
@@ -160,9 +159,17 @@ fn exit(pod: &Pod, terminated: &ContainerStateTerminated, attached: bool) -> End
     End::new(cause, class, message)
 }
 
+fn lost_container() -> End {
+    let message = "the node restarted or lost the container, so its exit code is not known";
+    End::new(Cause::NodeLost, Class::Disruption, message)
+}
+
 /// The end of a pod whose worker never started.
 fn worker_never_started(pod: &Pod) -> End {
     if let Some((name, terminated)) = pod::failed_init_container(pod) {
+        if pod::is_unknown_end(terminated) {
+            return lost_container();
+        }
         let code = terminated.exit_code;
         let description = format!("exit code {code} of the container {name}, which runs before the worker");
         let message = with_log(&description, terminated.message.as_deref().unwrap_or_default());

@@ -59,8 +59,11 @@ impl RunStage {
             }
             (None, Some(it)) => Self::Starting(Reason::Unschedulable, it.message.clone().unwrap_or_default()),
             (None, None) => {
-                let message =
-                    volume_problem.as_ref().map_or("the worker has not attached yet", |it| &it.message);
+                let message = match volume_problem {
+                    Some(it) => &it.message,
+                    None if pod::sandbox_lost_at(pod).is_some() => "the pod has lost its sandbox",
+                    None => "the worker has not attached yet",
+                };
                 Self::Starting(Reason::Starting, message.to_owned())
             }
         }

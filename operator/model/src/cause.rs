@@ -37,7 +37,7 @@ string_enum! {
         NodePressure,
         /// The pod exceeded its storage limit.
         StorageLimitExceeded,
-        /// The node is not ready, or is gone.
+        /// The node is not ready, is gone, or has lost the pod.
         NodeLost,
         /// The pod is gone, and its end was not observed.
         PodVanished,

@@ -40,7 +40,8 @@ pub async fn observe(ctx: &Context, run: &AgentRun) -> Result<Observed> {
         past_nodes = observe_past_nodes(ctx, row).await?;
         confirm_current_pod(ctx, row, &mut pods, Source::Cache).await?;
         node = observe_node(ctx, row, &pods, Source::Cache).await?;
-        if has_active_pod(row) && is_silent(row, node, Timestamp::now()) {
+        let current = pods.iter().find(|it| row.attempt.pod_uid.as_deref() == Some(it.uid()));
+        if has_active_pod(row) && is_silent(row, current, node, Timestamp::now()) {
             confirm_current_pod(ctx, row, &mut pods, Source::Live).await?;
             node = observe_node(ctx, row, &pods, Source::Live).await?;
         }

@@ -112,7 +112,7 @@ fn with_holds(ctx: &Context<'_>, seen: &ObservedPod, plan: Plan) -> Plan {
 
 /// Why the operator stops the worker of a run that goes on later. A cancel ends the run instead.
 fn reason_to_stop(ctx: &Context<'_>, seen: &ObservedPod) -> Option<End> {
-    let Context { row, now, .. } = *ctx;
+    let Context { observed, row, now, .. } = *ctx;
     let neutral = |cause, message: &str| Some(End::new(cause, Class::Neutral, message));
     // What was refused is known of the attempt for good, so it comes before what may be lifted.
     if let Some(refusal) = refusal(row) {
@@ -124,7 +124,7 @@ fn reason_to_stop(ctx: &Context<'_>, seen: &ObservedPod) -> Option<End> {
     } else if avoided_nodes::pending_until(&seen.pod).is_some_and(|until| until <= row.now) {
         neutral(Cause::NoOtherNode, avoided_nodes::NO_OTHER_NODE)
     } else {
-        lost_sandbox::end_of(&seen.pod, now)
+        lost_sandbox::end_of(&row.attempt, seen, observed.node, now)
     }
 }
 

@@ -110,7 +110,7 @@ pub(super) fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         Some(left) => plan.requeue_at_latest(left),
         None => plan,
     };
-    let plan = match lost_sandbox::patience_left(&seen.pod, ctx.now) {
+    let plan = match lost_sandbox::patience_left(attempt, seen, observed.node, ctx.now) {
         Some(left) if !left.is_negative() => plan.requeue_at_latest(left),
         Some(_) | None => plan,
     };

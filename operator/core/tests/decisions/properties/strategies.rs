@@ -194,7 +194,7 @@ fn end() -> impl Strategy<Value = AttemptEnd> {
 
 /// A pod in any state.
 fn seen_pod() -> impl Strategy<Value = PodFixture> {
-    let state = (0..9, any::<i32>(), text(), -20..60_i64);
+    let state = (0..13, any::<i32>(), text(), -20..60_i64);
     let about = (1..7, of(0..60_i64), of(0..60_i64), of(select(vec!['a', 'b'])), 0..16_u8);
     let disruptors =
         vec!["EvictionByEvictionAPI", "TerminationByKubelet", "DeletionByTaintManager", "UnknownReason"];
@@ -215,6 +215,10 @@ fn seen_pod() -> impl Strategy<Value = PodFixture> {
             5 => seen.nothing_ran().kubelet(reason, &text),
             6 => seen.unscheduled(&text),
             7 => seen.init_failed("fetch", code),
+            8 => seen.sandbox_lost(ago),
+            9 => seen.sandbox_lost_after_init(ago),
+            10 => seen.sandbox_lost(ago).never_started(),
+            11 => seen.sandbox_lost(ago).no_container_created().never_started(),
             _ => seen,
         };
         seen = deleted.into_iter().fold(seen, PodFixture::deleted);

@@ -220,7 +220,27 @@ fn sandboxes() -> Vec<Case> {
         case(
             "a kubelet that creates another sandbox has 30 s",
             starting().pod(pod(3).sandbox_lost(20)),
+            still_starting().message_contains("lost its sandbox").requeue_after(10),
+        ),
+        case(
+            "they begin when its node is Ready again",
+            starting().pod(pod(3).sandbox_lost(300)).node_ready(20),
             still_starting().requeue_after(10),
+        ),
+        case(
+            "a node that is not Ready creates no sandbox",
+            starting().pod(pod(3).sandbox_lost(300)).node_not_ready(5),
+            still_starting(),
+        ),
+        case(
+            "a pod with a sandbox waits for the start of its worker",
+            starting().pod(pod(3).sandbox_lost(31).sandbox_ready()),
+            still_starting(),
+        ),
+        case(
+            "a worker that runs has started, whatever the condition says",
+            starting().pod(pod(3).sandbox_lost(31).runs()),
+            still_starting(),
         ),
         case(
             "a pod that has had no container waits for its first sandbox",
@@ -236,6 +256,11 @@ fn sandboxes() -> Vec<Case> {
             "if it is deleted then, the lost sandbox is the cause",
             starting().pod(pod(3).sandbox_lost(20).deleted(5)),
             expect_end(3, Cause::NodeLost, Disruption),
+        ),
+        case(
+            "if both happen at the same time, by clocks that differ by 10 s at most, that is not certain",
+            starting().pod(pod(3).sandbox_lost(15).deleted(5)),
+            still_starting(),
         ),
         case(
             "the sandbox of a pod that was deleted before goes with the pod",

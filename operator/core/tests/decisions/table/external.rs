@@ -388,19 +388,7 @@ fn other_stops() -> Vec<Case> {
         ),
         case("a refused version is stopped", refused, refuses),
         case(
-            "a pod that lost its sandbox before its worker started is deleted, because no kubelet starts it",
-            run().created(3).scheduled(40).pod(pod(3).sandbox_lost(31)).external(),
-            expect_status(Summary::Starting, Reason::Starting)
-                .deletes_pod("triage-3")
-                .follows(Rule::WorkerStopped),
-        ),
-        case(
-            "and the lost sandbox is the cause of its end",
-            run().created(3).scheduled(40).pod(pod(3).sandbox_lost(31).never_started().deleted(5)).external(),
-            expect_end(3, Cause::NodeLost, Class::Disruption).message_contains("lost its sandbox"),
-        ),
-        case(
-            "a refused version ends with its pod",
+            "and ends with its pod",
             with(pod(3).terminated(143).deleted(20)).refused_version(),
             expect_end(3, Cause::VersionIncompatible, Class::Neutral),
         ),
@@ -425,6 +413,32 @@ fn other_stops() -> Vec<Case> {
                 .refused_version()
                 .spec(json!({ "limits": { "activeSeconds": 10 } })),
             expect_end(3, Cause::VersionIncompatible, Class::Neutral),
+        ),
+        case(
+            "a pod that lost its sandbox before its worker started is deleted, because no kubelet starts it",
+            run().created(3).scheduled(40).pod(pod(3).sandbox_lost(31)).external(),
+            expect_status(Summary::Starting, Reason::Starting)
+                .deletes_pod("triage-3")
+                .follows(Rule::WorkerStopped),
+        ),
+        case(
+            "and the lost sandbox is the cause of its end",
+            run().created(3).scheduled(40).pod(pod(3).sandbox_lost(31).never_started().deleted(5)).external(),
+            expect_end(3, Cause::NodeLost, Class::Disruption).message_contains("lost its sandbox"),
+        ),
+        case(
+            "a pod that is deleted before its first sandbox has lost none",
+            run()
+                .created(3)
+                .scheduled(40)
+                .pod(pod(3).sandbox_lost(60).no_container_created().never_started().deleted(5))
+                .external(),
+            expect_end(3, Cause::Deleted, Class::Disruption),
+        ),
+        case(
+            "a worker that has started is not stopped for an old status of its pod",
+            with(pod(3).sandbox_lost(31)),
+            running(),
         ),
         case(
             "an edited template replaces a pod whose worker has not started, after its end",

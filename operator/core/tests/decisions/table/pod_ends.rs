@@ -79,6 +79,11 @@ fn crashes() -> Vec<Case> {
                 .message_contains("exit code 137: DeadlineExceeded: Pod was active too long"),
         ),
         case(
+            "an init container that the node lost is no crash",
+            run().created(3).pod(pod(3).init_lost("fetch")),
+            expect_end(3, Cause::NodeLost, Disruption),
+        ),
+        case(
             "a failed init container is a crash",
             run().created(3).pod(pod(3).init_failed("fetch", 6)),
             expect_end(3, Cause::ExitedWithError, Crash)
