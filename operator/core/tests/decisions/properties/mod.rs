@@ -27,10 +27,7 @@ proptest! {
 
     #[test]
     fn a_trimmed_pod_gives_the_same_decision(given in strategies::given()) {
-        let mut trimmed = given.clone();
-        for seen in &mut trimmed.seen.pods {
-            seen.pod = pod::trimmed(std::mem::take(&mut seen.pod));
-        }
+        let trimmed = given.clone().with_trimmed_pods();
         prop_assert_eq!(format!("{:?}", given.decide()), format!("{:?}", trimmed.decide()));
     }
 
