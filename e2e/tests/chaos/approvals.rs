@@ -18,6 +18,8 @@ async fn a_decision_in_time_counts_although_the_operator_was_away_across_the_dea
     ctx.create_run(manifest(&ctx, "run", json!({}))).await?;
     let mut body = payment(500);
     body["deadlineSeconds"] = json!(45);
+    // Scaling down waits for earlier tests too, and the deadline must not pass meanwhile.
+    ctx.operator.is_done_with_earlier_tests().await?;
     let asked = ctx.ask(ctx.run("run"), "pay", body).await?;
     asked.wait_for(Condition::Pending, Reason::AwaitingDecision).await?;
     asked.park(&["pay"]).await?;

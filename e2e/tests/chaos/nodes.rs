@@ -92,7 +92,7 @@ async fn a_run_of_a_node_without_power_recovers_elsewhere_and_a_deleted_one_can_
     assert!(took <= FIRST_NEW_TURN, "the first new turn on another node took {took:?}");
 
     let runs = ctx.api::<AgentRun>();
-    eventually("the AgentRun to be gone though its node is dead", secs(10), async || {
+    eventually("the AgentRun to be gone though its node is dead", secs(30), async || {
         Ok(runs.get_opt(&doomed.name).await?.is_none().then_some(()))
     })
     .await?;

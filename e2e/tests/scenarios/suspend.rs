@@ -31,7 +31,7 @@ async fn events(ctx: &TestContext) -> Result<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_worker_parks_and_the_run_goes_on_at_the_next_turn() -> Result {
     let ctx = TestContext::new("suspend").await?;
-    let run = ctx.start("run", &Agent::new(json!({ "turns": 12, "turnSeconds": 0.5 }))).await?;
+    let run = ctx.start("run", &Agent::new(json!({ "turns": 20, "turnSeconds": 0.5 }))).await?;
     run.wait_for_turn(3).await?;
     let suspend =
         json!({ "metadata": { "annotations": { "dalsegno.dev/reason": "the model is too expensive" } },
@@ -62,14 +62,14 @@ async fn a_suspended_worker_parks_and_the_run_goes_on_at_the_next_turn() -> Resu
     let deletions = ctx.audit.operator_writes(&run.name)?;
     assert!(deletions.iter().all(|it| !(it.is_pod() && it.verb == "delete")), "{deletions:#?}");
     let turn = run.status().await?.turn();
-    assert!((3..12).contains(&turn), "turn {turn}");
+    assert!((3..20).contains(&turn), "turn {turn}");
 
     patch(json!({ "spec": { "operatingMode": null } }).to_string()).await?;
     let status = run.wait_for_success().await?;
     assert_eq!(status.attempt().resumed_from_turn, Some(turn));
     assert!(status.suspend.is_none());
     assert_eq!((status.attempt().number, status.recovery().recovery_attempts), (2, 0));
-    run.expect_nothing_lost_or_repeated(12).await?;
+    run.expect_nothing_lost_or_repeated(20).await?;
     let events = events(&ctx).await?;
     let suspended = format!(
         "Suspended: the run is suspended and has no pod; suspended by {me}; reason: the model is too expensive"

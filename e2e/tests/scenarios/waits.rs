@@ -27,11 +27,11 @@ async fn accepted(worker: &Worker, path: &str, body: Value) -> Result<Value> {
     answer.json()
 }
 
-/// Opens a wait.
-async fn open(worker: &Worker, id: &str, wait: Value) -> Result {
+/// Opens a wait, and returns the answer.
+async fn open(worker: &Worker, id: &str, wait: Value) -> Result<Value> {
     let opened = accepted(worker, &format!("waits/{id}"), wait).await?;
     anyhow::ensure!(opened["state"] == "open", "{opened}");
-    Ok(())
+    Ok(opened)
 }
 
 async fn park(worker: &Worker, on: &str) -> Result {
@@ -61,8 +61,8 @@ fn in_seconds(seconds: i64) -> String {
 async fn a_run_that_waits_for_a_time_holds_no_pod_and_goes_on_at_the_next_turn() -> Result {
     let ctx = TestContext::new("waits-until").await?;
     let waits = json!([
-        { "afterTurn": 2, "kind": "until", "seconds": 15 },
-        { "afterTurn": 4, "kind": "until", "seconds": 2, "inCommit": true },
+        { "afterTurn": 2, "kind": "until", "seconds": 30 },
+        { "afterTurn": 4, "kind": "until", "seconds": 6, "inCommit": true },
     ]);
     let run =
         ctx.start("run", &Agent::new(json!({ "turns": 6, "turnSeconds": 0.1, "waits": waits }))).await?;
@@ -73,13 +73,13 @@ async fn a_run_that_waits_for_a_time_holds_no_pod_and_goes_on_at_the_next_turn()
     assert_eq!(waiting.waits.first().map(|wait| &*wait.id), Some("after-2-1"), "{waiting:?}");
     let end = status.attempt_end(1)?;
     assert_eq!((end.cause, end.class, end.charged), (Cause::Parked, Class::Neutral, false), "{end:?}");
-    eventually("the parked worker's pod to end", secs(10), async || {
+    eventually("the parked worker's pod to end", secs(20), async || {
         Ok(run.pods().await?.iter().all(has_ended).then_some(()))
     })
     .await?;
     ctx.audit.expect_pods(&run.name, [1])?;
 
-    let status = run.wait_for_success().await?;
+    let status = run.wait_for(Summary::Succeeded, secs(120)).await?;
     assert_eq!((status.attempt().number, status.attempt().resumed_from_turn), (3, Some(4)));
     assert_eq!(status.causes(), [Cause::Parked; 2]);
     assert_eq!((status.recovery().recovery_attempts, status.recovery().disruptions), (0, 0));
@@ -112,7 +112,7 @@ async fn a_worker_that_asks_and_does_not_park_is_parked_at_its_progress_deadline
     ctx.end().await
 }
 
-/// Each attempt parks on a time that comes at once, and commits nothing.
+/// Each attempt parks on a time that comes soon, and commits nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_parks_again_and_again_without_progress_is_slowed_down() -> Result {
     let ctx = TestContext::new("waits-loop").await?;
@@ -120,7 +120,8 @@ async fn an_agent_that_parks_again_and_again_without_progress_is_slowed_down() -
     // The first two parks cost nothing.
     for (attempt, least) in [(1, 0), (2, 0), (3, 10)] {
         let id = format!("again-{attempt}");
-        open(&worker, &id, json!({ "kind": "until", "time": in_seconds(2) })).await?;
+        // Later than the park, and well before the end of the pause.
+        open(&worker, &id, json!({ "kind": "until", "time": in_seconds(7) })).await?;
         let parking = Instant::now();
         park(&worker, &id).await?;
         let (next, attached) = ctx.play(&run, attempt + 1).await?;
@@ -147,25 +148,29 @@ async fn after_a_rate_limit_one_run_tries_before_the_others() -> Result {
     for name in ["a", "b", "c"] {
         runs.push(start(&ctx, name, json!({})).await?);
     }
-    let wait = json!({ "kind": "rateLimit", "provider": "model", "resetTime": in_seconds(12) });
+    let reset = in_seconds(12);
+    let wait = json!({ "kind": "rateLimit", "provider": "model", "resetTime": reset });
+    let reset: Timestamp = reset.parse()?;
+    let mut wake_times: Vec<Timestamp> = Vec::new();
     for (_, worker) in &runs {
-        open(worker, "limit", wait.clone()).await?;
+        let opened = open(worker, "limit", wait.clone()).await?;
+        wake_times.push(opened["wakeTime"].as_str().unwrap_or_default().parse()?);
         park(worker, "limit").await?;
     }
+    // Each run also waits for a part of a second of its own.
+    let delays: Vec<_> = wake_times.iter().map(|wake| wake.duration_since(reset).as_secs()).collect();
+    assert_eq!(delays, [0, 5, 5], "{wake_times:?} after {reset}");
     for (run, _) in &runs {
         assert_eq!(run.wait_for(Summary::Waiting, secs(10)).await?.reason, Some(Reason::RateLimit));
     }
-    let mut starts = Vec::new();
-    for (run, _) in &runs {
+    for ((run, _), wake) in runs.iter().zip(wake_times) {
         let (worker, attached) = ctx.play(run, 2).await?;
         expect_answer(&attached, "limit", WaitOutcome::Elapsed);
         let created = run.pod().await?.metadata.creation_timestamp.expect("every pod has one");
-        starts.push(created.0);
+        // A creation timestamp has whole seconds.
+        assert!(created.0.as_second() >= wake.as_second(), "{}: {} before {wake}", run.name, created.0);
         finish(&worker, 1).await?;
     }
-    starts.sort_unstable();
-    let gaps = [1, 2].map(|later: usize| starts[later].duration_since(starts[0]).as_secs());
-    assert!(gaps.iter().all(|gap| (3..=9).contains(gap)), "the others began {gaps:?} s after the first run");
     for (run, _) in &runs {
         run.wait_for_success().await?;
     }

@@ -25,6 +25,8 @@ for warning in run.warnings:
 turns = run.state or []
 while run.next_turn <= script.get("turns", 3):
     run.check()
+    while run.next_turn == script.get("pauseAt") and not Path("go").exists():
+        time.sleep(0.05)  # until the test has written the file
     if run.next_turn == script.get("crashAt") and not Path(script["fixed"]).exists():
         sys.exit(7)
     if run.next_turn == script.get("fatalAt"):
@@ -39,7 +41,10 @@ while run.next_turn <= script.get("turns", 3):
         elapsed = run.sleep("nap", wanted)
         print("woke", elapsed.outcome, "in attempt", run.attempt, flush=True)
     if run.next_turn == script.get("waitAt"):
-        wait = run.wait("later", "until", time=datetime.fromtimestamp(script["until"], timezone.utc))
+        until = Path("until")  # every attempt asks for the same time
+        if not until.exists():
+            until.write_text(str(int(time.time()) + script["wait"]))
+        wait = run.wait("later", "until", time=datetime.fromtimestamp(int(until.read_text()), timezone.utc))
         print("wait", "answered" if wait.answer else "open", flush=True)
         if not wait.answer and run.park(["later"]):
             sys.exit(0)

@@ -75,16 +75,19 @@ fn a_call_with_an_unknown_outcome_is_settled_by_the_printed_command() {
 
 #[test]
 fn a_message_is_sent_once_and_kept_until_a_turn_takes_it() {
-    let context = TestContext::new(&json!({ "turns": 1, "seconds": 3 }));
+    let context = TestContext::new(&json!({ "turns": 1, "pauseAt": 1 }));
     assert!(context.failing_command(&["dev", "send", "hello"]).contains("there is no store in .dalsegno"));
+    context.end_pause();
     context.run_to_end(&[]).expect_output(0, &["Succeeded"]);
     let send = ["dev", "send", "hello", "--id", "first"];
     assert!(context.failing_command(&send).contains("the run is over"));
 
+    context.begin_pause();
     let mut dev = context.dev(&["--fresh", "--input", "input.json"]);
     dev.wait_for("dev/agent 1 attached");
     let sent =
         context.command(&["dev", "send", r#"{"text": "hello"}"#, "--topic", "greeting", "--id", "first"]);
+    context.end_pause();
     dev.end();
     assert_eq!(sent, "sent: message 1, with the id first\n");
     assert_eq!(context.rows()[0].inbox.position, 1);

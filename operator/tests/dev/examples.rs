@@ -33,10 +33,9 @@ fn example(command: &str) -> String {
 /// Runs the example, whose worker is killed and continues. Each of its notes must be in the ledger once.
 fn run_example(command: &[&str], output: &str) {
     let ledger = Ledger::new();
-    let input =
-        json!({ "goal": "Write a field guide.", "turns": 6, "turnSeconds": 0.5, "ledger": ledger.url });
+    let input = json!({ "goal": "Write a field guide.", "turns": 6, "turnSeconds": 1, "ledger": ledger.url });
     let context = TestContext::new(&input);
-    let flags = ["--input", "input.json", "--kill-every", "2500ms"];
+    let flags = ["--input", "input.json", "--kill-every", "5s"];
     let ended = context.dev_on(&flags, command).end();
     ended.expect_output(
         0,

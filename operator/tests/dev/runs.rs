@@ -34,7 +34,7 @@ fn a_run_finishes_and_starts_anew_only_with_fresh() {
 fn a_worker_that_is_killed_repeatedly_loses_and_repeats_nothing() {
     let context = TestContext::new(&json!({ "turns": 10, "seconds": 0.5 }));
     let ended = context
-        .run_to_end(&["--kill-every", "2500ms"])
+        .run_to_end(&["--kill-every", "4s"])
         .expect_output(0, &["a disruption, not charged", "resumes at turn"]);
     assert_eq!(*ended.turns().last().unwrap(), 10);
     let run = context.rows().remove(0);

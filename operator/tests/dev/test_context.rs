@@ -18,9 +18,9 @@ use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 /// Timeout of every wait, also on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(240);
 /// Time in which the output must be closed after the program has ended: no process may hold it open.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_dalsegno");
 
@@ -58,6 +58,16 @@ impl TestContext {
 
     pub fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    /// Undoes an earlier [`Self::end_pause`].
+    pub fn begin_pause(&self) {
+        fs::remove_file(self.path().join("go")).unwrap();
+    }
+
+    /// Lets the agent go on, which pauses at the turn `pauseAt` of its script until then.
+    pub fn end_pause(&self) {
+        fs::write(self.path().join("go"), "").unwrap();
     }
 
     /// Starts `dalsegno dev` with these flags and the agent.

@@ -12,10 +12,11 @@ use crate::test_context::TestContext;
 fn a_run_whose_store_cannot_be_written_says_so_once_and_continues_later() {
     let folder = tempfile::tempdir().unwrap();
     let fixed = folder.path().join("fixed");
-    let context = TestContext::new(&json!({ "turns": 4, "seconds": 1, "crashAt": 3, "fixed": fixed }));
+    let context = TestContext::new(&json!({ "turns": 4, "pauseAt": 3, "crashAt": 3, "fixed": fixed }));
     let mut dev = context.dev(&["--input", "input.json"]);
-    dev.wait_for("turn 1");
+    dev.wait_for("turn 2");
     context.fill_disk();
+    context.end_pause();
     dev.wait_for_stderr("waiting: the store failed while ending the attempt: ");
     // The run is reconciled once a second.
     thread::sleep(Duration::from_millis(2_500));
@@ -32,12 +33,12 @@ fn a_run_whose_store_cannot_be_written_says_so_once_and_continues_later() {
 
 #[test]
 fn a_run_that_parks_on_a_time_has_no_process_until_it_has_come() {
-    let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 5;
-    let context = TestContext::new(&json!({ "turns": 3, "waitAt": 2, "until": until }));
+    let context = TestContext::new(&json!({ "turns": 3, "waitAt": 2, "wait": 10 }));
     let mut dev = context.dev(&["--input", "input.json"]);
     dev.wait_for("wait open");
     dev.wait_for_stderr("the run waits for later, without a process");
     dev.wait_for("wait answered");
+    let until: u64 = fs::read_to_string(context.path().join("until")).unwrap().parse().unwrap();
     assert!(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() >= until);
     let ended = dev.end().expect_output(
         0,
@@ -74,7 +75,7 @@ fn a_person_approves_what_the_agent_asks_from_another_terminal() {
 
 #[test]
 fn an_approval_that_nobody_decides_times_out_on_a_laptop_too() {
-    let context = TestContext::new(&json!({ "turns": 2, "approveAt": 2, "deadline": 3 }));
+    let context = TestContext::new(&json!({ "turns": 2, "approveAt": 2, "deadline": 8 }));
     let ended = context.run_to_end(&[]).expect_output(0, &["attempt 2 resumes at turn 2"]);
     assert!(ended.lines.contains(&"answer timedOut None None None".to_owned()), "{:?}", ended.lines);
 }

@@ -134,6 +134,9 @@ mod tests {
 
     use super::*;
 
+    /// More than any attempt needs on a slow machine.
+    const LONG: Duration = Duration::from_secs(60);
+
     /// A listener that answers no attempt, as if its node had lost the network: its queue is full.
     fn lost_gateway() -> (TcpListener, SocketAddr, Vec<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -150,23 +153,36 @@ mod tests {
         let (_lost, lost, _queued) = lost_gateway();
         let live = TcpListener::bind("127.0.0.1:0").unwrap();
         let began = Instant::now();
-        let stream = race(&[lost, live.local_addr().unwrap()], CONNECT_TIMEOUT).unwrap();
+        let stream = race(&[lost, live.local_addr().unwrap()], LONG).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), live.local_addr().unwrap());
-        assert!(began.elapsed() < CONNECT_TIMEOUT / 2, "{:?}", began.elapsed());
+        assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     }
 
-    #[test]
-    fn another_attempt_to_the_same_address_may_reach_another_gateway() {
+    /// How long it takes to reach an address that leads to a gateway which accepts a little later.
+    fn time_to_reach_a_later_gateway() -> Duration {
         let (service, address, _queued) = lost_gateway();
-        // The address leads to a gateway that accepts a little later. The kernel repeats the first attempt after 1 s.
+        let began = Instant::now();
         let accepting = thread::spawn(move || {
             thread::sleep(STAGGER * 3);
             (service.accept().unwrap(), service)
         });
-        let began = Instant::now();
-        race(&[address], CONNECT_TIMEOUT * 10).unwrap();
-        assert!(began.elapsed() > STAGGER * 2 && began.elapsed() < CONNECT_TIMEOUT, "{:?}", began.elapsed());
+        race(&[address], LONG).unwrap();
+        let took = began.elapsed();
         accepting.join().unwrap();
+        took
+    }
+
+    #[test]
+    fn another_attempt_to_the_same_address_may_reach_another_gateway() {
+        // The kernel repeats the first attempt after 1 s and never sooner. A slow machine gets more than one chance.
+        for _ in 0..10 {
+            let took = time_to_reach_a_later_gateway();
+            assert!(took > STAGGER * 2, "{took:?}");
+            if took < CONNECT_TIMEOUT {
+                return;
+            }
+        }
+        panic!("no other attempt has reached it");
     }
 
     #[test]
@@ -175,15 +191,16 @@ mod tests {
         let began = Instant::now();
         let error = race(&[address], CONNECT_TIMEOUT / 2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(began.elapsed() < CONNECT_TIMEOUT, "{:?}", began.elapsed());
+        // The kernel alone would take minutes.
+        assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     }
 
     #[test]
     fn a_refusal_is_reported_at_once_after_each_address_has_refused() {
         let closed = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let began = Instant::now();
-        let error = race(&[closed(), closed()], CONNECT_TIMEOUT).unwrap_err();
+        let error = race(&[closed(), closed()], LONG).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
-        assert!(began.elapsed() < CONNECT_TIMEOUT / 2, "{:?}", began.elapsed());
+        assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     }
 }

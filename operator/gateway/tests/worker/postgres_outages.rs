@@ -58,19 +58,21 @@ async fn a_restart_of_the_database_is_not_visible_to_workers() {
 async fn at_most_max_store_calls_wait_for_a_stalled_database() {
     let server = Server::start(&[]);
     let url = server.database().await;
+    let store_timeout = Duration::from_secs(30);
+    let ctx = attached(&url, Config { store_timeout, ..test_config() }).await;
     let config = Config {
         max_store_calls: 4,
         max_calls_per_run: 64,
-        store_timeout: Duration::from_secs(3),
+        store_timeout: Duration::from_secs(6),
         ..test_config()
     };
-    let ctx = attached(&url, config).await;
+    let stalled = ctx.second_gateway(config);
     let mut blocker = PgConnection::connect(&url).await.unwrap();
     blocker.execute("BEGIN; LOCK TABLE runs IN ACCESS EXCLUSIVE MODE").await.unwrap();
 
     let began = Instant::now();
     let callers = join_all((0..20).map(|_| async {
-        let answer = ctx.post("turns/1", commit(1, "1")).await;
+        let answer = stalled.post("turns/1", commit(1, "1")).await;
         (answer, began.elapsed())
     }));
     let answers = callers.await;
@@ -79,14 +81,12 @@ async fn at_most_max_store_calls_wait_for_a_stalled_database() {
     assert_eq!((rejected.len(), waited.len()), (16, 4));
     for (answer, after) in &answers {
         assert_eq!((answer.status, answer.code().as_str()), (503, "UNAVAILABLE"));
-        assert!(*after < Config::default().store_timeout, "{after:?}");
+        assert!(*after < store_timeout, "{after:?}");
     }
-    assert!(
-        rejected.iter().all(|(_, after)| *after < Duration::from_millis(2_500)),
-        "they were refused at once"
-    );
-    assert_eq!(counted(&ctx, r#"gateway_store_failures_total{failure="rejected"}"#), 16);
-    assert_eq!(counted(&ctx, r#"gateway_store_failures_total{failure="timeout"}"#), 4);
+    let first_waited = waited.iter().map(|(_, after)| *after).min().unwrap();
+    assert!(rejected.iter().all(|(_, after)| *after < first_waited), "they were refused at once");
+    assert_eq!(counted(&stalled, r#"gateway_store_failures_total{failure="rejected"}"#), 16);
+    assert_eq!(counted(&stalled, r#"gateway_store_failures_total{failure="timeout"}"#), 4);
 
     blocker.execute("ROLLBACK").await.unwrap();
     let answer = ctx.post("turns/1", commit(1, "1")).await.ok();
@@ -103,7 +103,7 @@ async fn calls_to_a_database_that_is_down_for_long_are_not_retried() {
     let began = Instant::now();
     assert_eq!(ctx.post("turns/1", commit(1, "1")).await.code(), "UNAVAILABLE");
     assert!(
-        began.elapsed() < Duration::from_secs(5),
+        began.elapsed() < Duration::from_secs(20),
         "no retry: the store has answered no gateway heartbeat"
     );
     assert_eq!(counted(&ctx, "gateway_store_retries_total"), 0);

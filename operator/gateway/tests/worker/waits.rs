@@ -217,7 +217,7 @@ async fn a_wait_that_cannot_be_read_delays_its_own_poller_only() {
     ctx.store.set_unreadable_waits(ctx.run);
     let started = Instant::now();
     let unreadable = async {
-        let answer = ctx.get("waits/pay?seconds=4").await;
+        let answer = ctx.get("waits/pay?seconds=8").await;
         (answer.status, answer.code(), started.elapsed())
     };
     let readable = async {
@@ -226,9 +226,9 @@ async fn a_wait_that_cannot_be_read_delays_its_own_poller_only() {
         let answer = other.get_as(SECOND, "waits/pay?seconds=20").await.ok();
         (answer["state"].clone(), started.elapsed())
     };
-    let ((status, code, _), (state, took)) = tokio::join!(unreadable, readable);
+    let ((status, code, longest), (state, took)) = tokio::join!(unreadable, readable);
     assert_eq!((status, code.as_str(), state), (503, "UNAVAILABLE", json!("answered")));
-    assert!(took < Duration::from_secs(3), "{took:?}");
+    assert!(took < longest, "{took:?}, and the other poller {longest:?}");
     ctx.store.set_unreadable_waits(other.run);
     assert_eq!(ctx.get("waits/pay?seconds=4").await.ok()["state"], "answered", "once it can be read");
 }

@@ -2,6 +2,7 @@
 
 use dalsegno_core::CaBundle;
 use dalsegno_crds::{Cause, Summary};
+use jiff::SignedDuration;
 use serde_json::json;
 
 use super::*;
@@ -26,15 +27,25 @@ async fn of_the_runs_that_a_quota_refuses_one_tries_again_and_the_others_write_n
                           "message": "exceeded quota: runs, used: pods=9", "details": { "kind": "pods" } });
     let store = Arc::new(dalsegno_store::sqlite::Sqlite::memory().await.unwrap());
     let TestContext { ctx, requests } = TestContext::new(store, vec![namespace, refusal]);
-    // Few, since the one tries again after some seconds.
-    let mut runs: Vec<AgentRun> = (0..4).map(|it| run(&format!("run-{it}"))).collect();
+    let mut runs: Vec<AgentRun> = (0..20).map(|it| run(&format!("run-{it}"))).collect();
     let tries = || {
         let requests = requests.lock().unwrap();
         requests.iter().filter(|(method, path, _)| method == "POST" && path.ends_with("/pods")).count()
     };
+    // The next try is refused too. The pause after it lasts an hour, so no run tries again during this test.
+    let prolong_pause = || {
+        let now = Timestamp::now();
+        assert!(ctx.quotas.may_try("shop", now + SignedDuration::from_secs(3)));
+        let later = now + SignedDuration::from_hours(1);
+        let refused = PodCreateError::first(403, "exceeded quota: runs, used: pods=9", String::new(), later);
+        ctx.quotas.refused(&RunKey { namespace: "shop".into(), name: "run-0".into() }, &refused);
+    };
     let mut requeues = Vec::new();
     for run in &mut runs {
         requeues.push(reconcile(run, ctx.as_ref()).await.unwrap());
+        if requeues.len() == 1 {
+            prolong_pause();
+        }
         let requests = requests.lock().unwrap();
         let (.., written) = requests.iter().rfind(|(_, path, _)| path.ends_with("/status")).unwrap();
         run.status = serde_json::from_value(written["status"].clone()).unwrap();

@@ -123,8 +123,19 @@ fn a_run_that_is_woken_from_a_wait_or_a_suspend_comes_after_a_recovery() {
     assert_eq!(priority_by_status(&run("shop", "nightly", false)), Priority::FirstStart);
 }
 
-fn status_writes(requests: &Requests) -> usize {
-    requests.lock().unwrap().iter().filter(|(_, path, _)| path.ends_with("/status")).count()
+/// The requests so far whose path ends like this.
+fn count(requests: &Requests, end: &str) -> usize {
+    requests.lock().unwrap().iter().filter(|(_, path, _)| path.ends_with(end)).count()
+}
+
+/// Waits for so many requests whose path ends like this, also on a slow machine.
+async fn until_sent(requests: &Requests, end: &str, times: usize) {
+    let sent = async {
+        while count(requests, end) < times {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), sent).await.unwrap_or_else(|_| panic!("{times} of {end}"));
 }
 
 #[tokio::test]
@@ -148,19 +159,23 @@ async fn a_stale_cache_causes_few_status_writes_and_a_new_version_is_written_at_
     });
     let runs = changes(vec![(stale.clone(), Duration::ZERO)]);
     let controller = RunController { runs, queue: queue.boxed(), cache, concurrency: 4 };
+    let started = Instant::now();
     let controller = tokio::spawn(controller.run(ctx.clone(), std::future::pending()));
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let writes = status_writes(&requests);
-    assert!((2..=8).contains(&writes), "{writes} writes of a stale status in 3 s");
+    until_sent(&requests, "/status", 8).await;
+    let pauses = Duration::from_millis(50 + 100 + 200 + 400 + 800 + 1_600 + 3_200);
+    assert!(started.elapsed() >= pauses, "8 writes of a stale status in {:?}", started.elapsed());
+    let writes = count(&requests, "/status");
     let metrics = crate::test_context::render_metrics(&ctx.metrics);
     assert!(metrics.contains(&format!("status_conflicts_total {writes}\n")), "{metrics}");
 
+    // The pause of the stale version is over in 5 s.
+    let paused = Instant::now();
     *fault.lock().unwrap() = None;
     let mut fresh = stale;
     fresh.meta_mut().resource_version = Some("2".into());
     writer.apply_watcher_event(&watcher::Event::Apply(fresh));
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(status_writes(&requests) > writes, "the new version is written at the next look");
+    until_sent(&requests, "/status", writes + 1).await;
+    assert!(paused.elapsed() < Duration::from_millis(4_500), "the new version is written at the next look");
     controller.abort();
 }
 
@@ -177,14 +192,16 @@ async fn a_run_is_looked_at_again_at_the_time_it_asked_for_and_after_a_stop_no_m
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let runs = changes(vec![(failing, Duration::ZERO)]);
     let controller = RunController { runs, queue: stream::pending(), cache, concurrency: 4 };
+    let started = Instant::now();
     let controller = tokio::spawn(controller.run(ctx, async {
         let _ = stopped.await;
     }));
-    tokio::time::sleep(Duration::from_millis(2_200)).await;
-    let looks = requests.lock().unwrap().len();
-    assert!((2..=4).contains(&looks), "at 0, 0.5 and 1.5 s: {looks}");
+    for (look, earliest) in [(1, 0), (2, 500), (3, 1_500)] {
+        until_sent(&requests, "/agentdefinitions/none", look).await;
+        assert!(started.elapsed() >= Duration::from_millis(earliest), "look {look}: {:?}", started.elapsed());
+    }
     let _ = stop.send(());
-    tokio::time::timeout(Duration::from_secs(2), controller).await.expect("it ends").unwrap();
+    tokio::time::timeout(Duration::from_secs(20), controller).await.expect("it ends").unwrap();
 }
 
 /// An API server that has every namespace and accepts every write. The request for the namespace `broken` panics in the
@@ -224,18 +241,8 @@ async fn a_panic_in_one_reconcile_is_reported_on_its_run_and_stops_no_other() {
     let (wake, woken) = futures::channel::mpsc::unbounded();
     let controller = RunController { runs: changes(changed), queue: woken, cache, concurrency: 1 };
     let controller = tokio::spawn(controller.run(ctx.clone(), std::future::pending()));
-    let count =
-        |end: &str| requests.lock().unwrap().iter().filter(|(_, path, _)| path.ends_with(end)).count();
-    let until = async |end: &str, times: usize| {
-        let reached = async {
-            while count(end) < times {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), reached).await.unwrap_or_else(|_| panic!("{end}"));
-    };
-    until("/namespaces/shop/pods", 1).await;
-    assert_eq!(count("/namespaces/broken"), 1, "a wake-up does not shorten the pause");
+    until_sent(&requests, "/namespaces/shop/pods", 1).await;
+    assert_eq!(count(&requests, "/namespaces/broken"), 1, "a wake-up does not shorten the pause");
     let events =
         |it: &(Method, String, Value)| it.1.ends_with("/namespaces/broken/events").then(|| it.2.clone());
     let events: Vec<Value> = requests.lock().unwrap().iter().filter_map(events).collect();
@@ -251,7 +258,7 @@ async fn a_panic_in_one_reconcile_is_reported_on_its_run_and_stops_no_other() {
     changed.meta_mut().generation = Some(2);
     writer.apply_watcher_event(&watcher::Event::Apply(changed.clone()));
     wake.unbounded_send(ObjectRef::from_obj(&changed)).unwrap();
-    until("/namespaces/broken", 2).await;
+    until_sent(&requests, "/namespaces/broken", 2).await;
     assert!(!controller.is_finished());
     controller.abort();
 }

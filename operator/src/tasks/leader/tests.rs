@@ -29,7 +29,7 @@ where
     let client = Client::new(server, "default");
     let candidate = Candidate { client, namespace: "default", identity: "dalsegno" };
     let leading = candidate.lead(&is_ready, stop.clone());
-    let guard = tokio::time::timeout(Duration::from_secs(20), leading).await.expect("it leads or stops");
+    let guard = tokio::time::timeout(Duration::from_secs(60), leading).await.expect("it leads or stops");
     assert!(is_ready.into_inner());
     guard
 }

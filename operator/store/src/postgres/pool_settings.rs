@@ -48,3 +48,15 @@ impl PoolSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_transaction_ends_before_a_statement_that_waits_for_its_locks() {
+        let begin = PoolSettings::new("statements", 1, &ConnectionOptions::default()).begin;
+        assert!(begin.contains("SET LOCAL statement_timeout = '5000ms'"), "{begin}");
+        assert!(begin.contains("SET LOCAL idle_in_transaction_session_timeout = '3000ms'"), "{begin}");
+    }
+}

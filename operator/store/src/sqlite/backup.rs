@@ -179,7 +179,8 @@ mod tests {
         let (database, to) = (folder.path().join("runs.db"), folder.path().join("copy.db"));
         Sqlite::migrate(&database).await.unwrap();
         let options = SqliteConnectOptions::new().filename(&database).busy_timeout(TIMEOUT);
-        let mut writer = options.pragma("wal_autocheckpoint", "0").connect().await.unwrap();
+        let options = options.pragma("wal_autocheckpoint", "0").pragma("synchronous", "OFF");
+        let mut writer = options.connect().await.unwrap();
         // Copying these rows takes longer than the log takes to grow.
         let fill = "CREATE TABLE filler (bytes BLOB); \
                     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000) \

@@ -12,9 +12,8 @@ mod pgbouncer_server;
 
 use std::sync::Arc;
 
-use dalsegno_model::RunId;
+use dalsegno_model::{RunId, Store};
 use dalsegno_store::open_beside;
-use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
@@ -37,7 +36,7 @@ pub async fn file() -> TestContext {
 /// PostgreSQL with a database of its own and sealed payloads.
 pub async fn postgres() -> TestContext {
     let (url, folder) = (pg::database().await, keys::folder());
-    let connect = async || Arc::new(Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder)));
+    let connect = async || Arc::new(pg::patient(&url).await.sealed_by(keys::shared(&folder)));
     let (store, other) = (connect().await, connect().await);
     TestContext::new(store, folder).with_second_gateway(other).with_url(url).sealed()
 }
@@ -80,14 +79,19 @@ pub async fn forge_snapshot(cx: &TestContext, run: RunId, turn: i32, text: &str)
 /// A second store on the same database, opened without keys.
 pub async fn without_keys(cx: &TestContext) -> TestContext {
     let url = cx.url.clone().unwrap();
-    TestContext::new(open_beside(&url, None).await.unwrap(), ()).with_url(url)
+    let store: Arc<dyn Store> = if cx.is_sqlite() {
+        open_beside(&url, None).await.unwrap()
+    } else {
+        Arc::new(pg::patient(&url).await)
+    };
+    TestContext::new(store, ()).with_url(url)
 }
 
 /// PostgreSQL behind pgbouncer in transaction mode, with a database of its own.
 pub async fn pgbouncer() -> TestContext {
     let url = pg::database().await;
     let pooled = pgbouncer_server::url_through(&url);
-    let connect = async || Arc::new(Postgres::connect(&pooled).await.unwrap());
+    let connect = async || Arc::new(pg::patient(&pooled).await);
     TestContext::new(connect().await, ()).with_second_gateway(connect().await).with_url(url)
 }
 

@@ -5,7 +5,7 @@ use dalsegno_protocol::{ParkMode, WaitState};
 use futures::future::join_all;
 use jiff::Timestamp;
 
-use super::waits::{in_ms, open, opened, parked, request, settle_after};
+use super::waits::{in_ms, in_time, open, opened, park_on, parked_before, request, settle_after};
 use crate::context::*;
 use crate::engines::on_every_engine;
 
@@ -17,7 +17,11 @@ on_every_engine! {
 }
 
 fn rate_limit(reset: Timestamp) -> WaitAsks {
-    WaitAsks::RateLimit { provider: "models.example".into(), reset: Some(reset) }
+    rate_limit_of("models.example", reset)
+}
+
+fn rate_limit_of(provider: &str, reset: Timestamp) -> WaitAsks {
+    WaitAsks::RateLimit { provider: provider.into(), reset: Some(reset) }
 }
 
 /// How long after the reset the wait's time comes, in whole seconds.
@@ -57,36 +61,48 @@ async fn runs_that_are_limited_at_the_same_moment_try_again_in_turn(cx: &TestCon
 }
 
 async fn a_run_that_is_limited_again_is_the_first_to_try_again(cx: &TestContext) {
-    let (probe, later) = (cx.worker().await, cx.worker().await);
-    let reset = Timestamp::from_millisecond(in_ms(500).as_millisecond()).unwrap();
-    open(cx, &request(&probe, "limit", rate_limit(reset))).await;
-    let waits = open(cx, &request(&later, "limit", rate_limit(reset))).await;
-    assert_eq!(delay(waits.facts.wake_at, reset), 5);
-    parked(cx, &later, &["limit"], ParkMode::All).await;
-    settle_after(cx, &probe, 1_600).await;
-    let again = Timestamp::from_second(in_ms(60_000).as_second()).unwrap();
-    let probed = open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
-    assert_eq!(delay(probed.facts.wake_at, again), 0);
-    assert_eq!(delay(cx.run_of(&later).await.waits[0].wake_at, again), 5);
+    in_time(500, async |ms: i64| {
+        let (probe, later) = (cx.worker().await, cx.worker().await);
+        let limit = |reset| rate_limit_of(&format!("{ms}.example"), reset);
+        let reset = Timestamp::from_millisecond(in_ms(ms).as_millisecond()).unwrap();
+        open(cx, &request(&probe, "limit", limit(reset))).await;
+        let waits = open(cx, &request(&later, "limit", limit(reset))).await;
+        let park = park_on(&later, &["limit"], ParkMode::All);
+        parked_before(cx, &later, &park, Some(reset)).await?;
+        assert_eq!(delay(waits.facts.wake_at, reset), 5);
+        settle_after(cx, &probe, ms + 1_100).await;
+        let again = Timestamp::from_second(in_ms(60_000).as_second()).unwrap();
+        let probed = open(cx, &request(&probe, "limit-2", limit(again))).await;
+        assert_eq!(delay(probed.facts.wake_at, again), 0);
+        assert_eq!(delay(cx.run_of(&later).await.waits[0].wake_at, again), 5);
+        Some(())
+    })
+    .await;
 }
 
 async fn a_run_that_is_limited_again_moves_the_later_ones(cx: &TestContext) {
-    let (probe, later) = (cx.worker().await, cx.worker().await);
-    open(cx, &request(&probe, "limit", rate_limit(in_ms(-10_000)))).await;
-    settle_after(cx, &probe, 1_100).await;
-    assert_eq!(cx.waits(probe.run).await.unwrap()[0].state, WaitState::Answered, "the probe tries");
-    let soon = in_ms(500);
-    let waits = open(cx, &request(&later, "limit", rate_limit(soon))).await.facts;
-    parked(cx, &later, &["limit"], ParkMode::All).await;
-    let again = Timestamp::from_millisecond(soon.as_millisecond() + 60_000).unwrap();
-    // The later one took the place of the probe. The probe finds it taken.
-    let probed = open(cx, &request(&probe, "limit-2", rate_limit(again))).await;
-    assert_eq!(delay(probed.facts.wake_at, again), 5);
-    let run = cx.run_of(&later).await;
-    let moved = run.waits[0].wake_at.unwrap().duration_since(waits.wake_at.unwrap()).as_millis();
-    assert_eq!(moved, 60_000);
-    sleep_ms(1_600).await;
-    assert!(cx.run_of(&later).await.is_expired(Deadline::Wake), "the run's own row does not know yet");
-    let run = cx.settle_time(later.run).await.unwrap();
-    assert_eq!((run.park.is_some(), run.wake_at), (true, run.waits[0].wake_at));
+    in_time(500, async |ms: i64| {
+        let (probe, later) = (cx.worker().await, cx.worker().await);
+        let limit = |reset| rate_limit_of(&format!("{ms}.example"), reset);
+        open(cx, &request(&probe, "limit", limit(in_ms(-10_000)))).await;
+        settle_after(cx, &probe, 1_100).await;
+        assert_eq!(cx.waits(probe.run).await.unwrap()[0].state, WaitState::Answered, "the probe tries");
+        let soon = in_ms(ms);
+        let waits = open(cx, &request(&later, "limit", limit(soon))).await.facts;
+        let park = park_on(&later, &["limit"], ParkMode::All);
+        parked_before(cx, &later, &park, Some(soon)).await?;
+        let again = Timestamp::from_millisecond(soon.as_millisecond() + 60_000).unwrap();
+        // The later one took the place of the probe. The probe finds it taken.
+        let probed = open(cx, &request(&probe, "limit-2", limit(again))).await;
+        assert_eq!(delay(probed.facts.wake_at, again), 5);
+        let run = cx.run_of(&later).await;
+        let moved = run.waits[0].wake_at.unwrap().duration_since(waits.wake_at.unwrap()).as_millis();
+        assert_eq!(moved, 60_000);
+        sleep_ms(ms.unsigned_abs() + 1_100).await;
+        assert!(cx.run_of(&later).await.is_expired(Deadline::Wake), "the run's own row does not know yet");
+        let run = cx.settle_time(later.run).await.unwrap();
+        assert_eq!((run.park.is_some(), run.wake_at), (true, run.waits[0].wake_at));
+        Some(())
+    })
+    .await;
 }

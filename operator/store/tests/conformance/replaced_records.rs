@@ -21,6 +21,15 @@ const TIMES: i64 = 200_000;
 /// Reads that take longer than this have read what was replaced. With these numbers that takes 0.2 s and more.
 const QUICK: Duration = Duration::from_millis(100);
 
+/// Asserts that a statement is quick with each of its plans: from its sixth execution on it may have another one. On a
+/// busy machine many executions are slow, but not all of them.
+fn assert_quick(times: &[Duration]) {
+    let (first, later) = times.split_at(5);
+    for plan in [first, later] {
+        assert!(plan.iter().any(|time| *time < QUICK), "{times:?}");
+    }
+}
+
 async fn what_was_replaced_costs_nothing_to_read(cx: &TestContext) {
     let worker = cx.worker().await;
     let put =
@@ -43,16 +52,13 @@ async fn what_was_replaced_costs_nothing_to_read(cx: &TestContext) {
     }
     let query = RecordQuery { space: "s".into(), limit: 100, bytes: 1 << 20, ..RecordQuery::default() };
     let mut times = Vec::new();
-    // From its sixth execution on a statement may have another plan.
     for _ in 0..10 {
         let started = Instant::now();
         let page = cx.read_records(worker.run, &query).await.unwrap();
         times.push(started.elapsed());
         assert_eq!(page.records.iter().map(|it| &*it.key).collect::<Vec<_>>(), ["a", "m", "z"]);
     }
-    // A busy machine makes single reads slow, and not most of them.
-    times.sort();
-    assert!(times[times.len() / 2] < QUICK, "{times:?}");
+    assert_quick(&times);
 }
 
 /// Many keys of the same boundary come after the prefix, and none of them belongs to it.
@@ -80,8 +86,7 @@ async fn a_prefix_is_deleted_without_a_look_at_the_keys_after_it(cx: &TestContex
         cx.write_records(&worker.record_batch(vec![delete])).await.unwrap();
         times.push(started.elapsed());
     }
-    times.sort();
-    assert!(times[times.len() / 2] < QUICK, "{times:?}");
+    assert_quick(&times);
 }
 
 async fn a_page_ends_in_the_middle_of_a_key(cx: &TestContext) {

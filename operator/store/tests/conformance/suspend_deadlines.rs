@@ -3,7 +3,7 @@
 use dalsegno_model::{Class, Deadline, Deadlines, NextStep, Parked, PodRecord, SignalRow};
 
 use crate::context::*;
-use crate::deadlines::{SHORT, WAIT, assert_not_expired, expired, short, wait_for_expiry};
+use crate::deadlines::{SHORT, WAIT, assert_not_expired, expired, expired_already, short, wait_for_expiry};
 use crate::engines::on_every_engine;
 
 on_every_engine! {
@@ -40,7 +40,7 @@ async fn a_suspend_expires_after_it_was_reported(cx: &TestContext) {
     assert_eq!(wait_for_expiry(cx, &worker.object_uid).await, Deadline::Suspend);
     // An expired deadline refuses nothing by itself, and progress does not move it.
     cx.commit_turn(&worker, 2).await;
-    assert_eq!(expired(cx, &worker.object_uid).await, Some(Deadline::Suspend));
+    assert_eq!(expired_already(cx, &worker.object_uid).await, Some(Deadline::Suspend));
     assert_eq!(suspend_of(cx, &worker).await, suspend);
     assert_eq!(cx.park(&worker.park()).await.unwrap(), Parked::Parked);
     assert_eq!(expired(cx, &worker.object_uid).await, None);
@@ -64,7 +64,7 @@ async fn the_later_report_does_not_delay_the_deadline_of_the_request(cx: &TestCo
     cx.commit_turn(&worker, 1).await;
     let told_at = suspend_of(cx, &worker).await.told_at.unwrap();
     assert!(told_at.duration_since(requested_at).as_millis() >= (2 * SHORT).into());
-    assert_eq!(expired(cx, &worker.object_uid).await, Some(Deadline::Suspend));
+    assert_eq!(expired_already(cx, &worker.object_uid).await, Some(Deadline::Suspend));
 }
 
 async fn only_an_attached_worker_has_to_park(cx: &TestContext) {

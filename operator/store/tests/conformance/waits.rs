@@ -79,52 +79,90 @@ pub async fn parked(cx: &TestContext, worker: &Worker, on: &[&str], mode: ParkMo
     cx.run_of(worker).await
 }
 
-/// Waits until this time has come by the store's clock, and lets it answer the run's waits.
-pub async fn settle_after(cx: &TestContext, worker: &Worker, ms: u64) -> RunRecord {
-    sleep_ms(ms).await;
+/// Waits for so many milliseconds, and lets the store's clock answer the run's waits.
+pub async fn settle_after(cx: &TestContext, worker: &Worker, ms: i64) -> RunRecord {
+    sleep_ms(ms.unsigned_abs()).await;
     cx.settle_time(worker.run).await.unwrap()
 }
 
+/// Plays a case in which something happens before a time that is this many milliseconds away. `None` says that the time
+/// came first, because the machine was too slow: then the case is played again with twice as many.
+pub async fn in_time(mut ms: i64, case: impl AsyncFn(i64) -> Option<()>) {
+    while case(ms).await.is_none() {
+        ms *= 2;
+        assert!(ms < 120_000, "the time always comes first");
+    }
+}
+
+/// Parks before this time. `None`: it has come.
+pub async fn parked_before(
+    cx: &TestContext,
+    worker: &Worker,
+    park: &Park,
+    time: Option<Timestamp>,
+) -> Option<RunRecord> {
+    let answer = cx.park(park).await.unwrap();
+    let run = cx.run_of(worker).await;
+    if run.now >= time.unwrap() {
+        return None;
+    }
+    assert_eq!(answer, Parked::Parked);
+    Some(run)
+}
+
 async fn a_run_parks_on_a_time_and_goes_on_when_it_has_come(cx: &TestContext) {
-    let worker = cx.worker().await;
-    cx.commit_turn(&worker, 1).await;
-    let wait = open(cx, &request(&worker, "noon", WaitAsks::Until(in_ms(300)))).await;
-    assert_eq!((wait.state, wait.facts.kind, wait.facts.turn), (WaitState::Open, WaitKind::Until, 2));
-    let run = parked(cx, &worker, &["noon"], ParkMode::All).await;
-    assert_eq!((run.attempt.number, run.attempt.state), (2, AttemptState::Reserved));
-    let end = run.past[0].end.clone().unwrap();
-    assert_eq!((end.cause, end.class, end.charged), (Cause::Parked, Class::Neutral, false));
-    assert_eq!(run.park.as_ref().unwrap().on, ["noon"]);
-    assert_eq!(run.wake_at, run.waits[0].wake_at);
+    in_time(300, async |ms: i64| {
+        let worker = cx.worker().await;
+        cx.commit_turn(&worker, 1).await;
+        let wait = open(cx, &request(&worker, "noon", WaitAsks::Until(in_ms(ms)))).await;
+        let (park, time) = (park_on(&worker, &["noon"], ParkMode::All), wait.facts.wake_at);
+        let run = parked_before(cx, &worker, &park, time).await?;
+        assert_eq!((wait.state, wait.facts.kind, wait.facts.turn), (WaitState::Open, WaitKind::Until, 2));
+        assert_eq!((run.attempt.number, run.attempt.state), (2, AttemptState::Reserved));
+        let end = run.past[0].end.clone().unwrap();
+        assert_eq!((end.cause, end.class, end.charged), (Cause::Parked, Class::Neutral, false));
+        assert_eq!(run.park.as_ref().unwrap().on, ["noon"]);
+        assert_eq!((run.wake_at, run.waits[0].wake_at), (time, time));
 
-    let same = cx.settle_time(worker.run).await.unwrap();
-    assert_eq!(without_times(same), without_times(run.clone()), "the time has not come");
-    let woken = settle_after(cx, &worker, 400).await;
-    assert_eq!((woken.park.clone(), woken.waits.len(), woken.wake_at), (None, 0, None));
-    assert_eq!((woken.epoch, woken.attempt.number), (run.epoch, 2), "the reserved attempt is the same");
-    let [wait] = &cx.waits(worker.run).await.unwrap()[..] else { panic!("one wait was answered") };
-    assert_eq!(wait.answer.as_ref().unwrap().outcome, WaitOutcome::Elapsed);
+        let same = cx.settle_time(worker.run).await.unwrap();
+        if same.now >= time.unwrap() {
+            return None;
+        }
+        assert_eq!(without_times(same), without_times(run.clone()), "the time has not come");
+        let woken = settle_after(cx, &worker, ms + 100).await;
+        assert_eq!((woken.park.clone(), woken.waits.len(), woken.wake_at), (None, 0, None));
+        assert_eq!((woken.epoch, woken.attempt.number), (run.epoch, 2), "the reserved attempt is the same");
+        let [wait] = &cx.waits(worker.run).await.unwrap()[..] else { panic!("one wait was answered") };
+        assert_eq!(wait.answer.as_ref().unwrap().outcome, WaitOutcome::Elapsed);
 
-    let next = cx.start_worker(&woken).await;
-    cx.commit_turn(&next, 2).await;
-    assert_eq!(cx.waits(worker.run).await.unwrap().len(), 0, "it was answered before the head");
-    cx.assert_audit_is_valid(worker.run).await;
+        let next = cx.start_worker(&woken).await;
+        cx.commit_turn(&next, 2).await;
+        assert_eq!(cx.waits(worker.run).await.unwrap().len(), 0, "it was answered before the head");
+        cx.assert_audit_is_valid(worker.run).await;
+        Some(())
+    })
+    .await;
 }
 
 async fn the_same_bytes_give_the_wait_again_in_later_attempts_too(cx: &TestContext) {
-    let worker = cx.worker().await;
-    let first = request(&worker, "noon", WaitAsks::Until(in_ms(200)));
-    let wait = open(cx, &first).await;
-    let again = open(cx, &first).await;
-    assert_eq!((again.state, &again.facts), (WaitState::Open, &wait.facts));
-    let run = parked(cx, &worker, &["noon"], ParkMode::All).await;
-    settle_after(cx, &worker, 300).await;
-    let next = cx.start_worker(&run).await;
-    let later = OpenWaitRequest { capability: next.capability, asks: later(), ..first };
-    let again = open(cx, &later).await;
-    assert_eq!(again.state, WaitState::Answered);
-    assert_eq!(again.answer.unwrap().outcome, WaitOutcome::Elapsed);
-    assert_eq!(cx.run_of(&worker).await.waits.len(), 0);
+    in_time(200, async |ms: i64| {
+        let worker = cx.worker().await;
+        let first = request(&worker, "noon", WaitAsks::Until(in_ms(ms)));
+        let wait = open(cx, &first).await;
+        let again = open(cx, &first).await;
+        let park = park_on(&worker, &["noon"], ParkMode::All);
+        let run = parked_before(cx, &worker, &park, wait.facts.wake_at).await?;
+        assert_eq!((again.state, &again.facts), (WaitState::Open, &wait.facts));
+        settle_after(cx, &worker, ms + 100).await;
+        let next = cx.start_worker(&run).await;
+        let later = OpenWaitRequest { capability: next.capability, asks: later(), ..first };
+        let again = open(cx, &later).await;
+        assert_eq!(again.state, WaitState::Answered);
+        assert_eq!(again.answer.unwrap().outcome, WaitOutcome::Elapsed);
+        assert_eq!(cx.run_of(&worker).await.waits.len(), 0);
+        Some(())
+    })
+    .await;
 }
 
 async fn other_bytes_are_refused(cx: &TestContext) {
@@ -181,12 +219,17 @@ async fn a_park_names_waits_of_the_live_branch(cx: &TestContext) {
 
 async fn a_park_on_all_waits_for_the_last_and_one_on_any_for_the_first(cx: &TestContext) {
     for (mode, is_woken) in [(ParkMode::All, false), (ParkMode::Any, true)] {
-        let worker = cx.worker().await;
-        open(cx, &request(&worker, "soon", WaitAsks::Until(in_ms(200)))).await;
-        open(cx, &request(&worker, "later", later())).await;
-        parked(cx, &worker, &["soon", "later"], mode).await;
-        let run = settle_after(cx, &worker, 300).await;
-        assert_eq!((run.park.is_none(), run.waits.len()), (is_woken, 1), "{mode:?}");
+        in_time(200, async |ms: i64| {
+            let worker = cx.worker().await;
+            let soon = open(cx, &request(&worker, "soon", WaitAsks::Until(in_ms(ms)))).await;
+            open(cx, &request(&worker, "later", later())).await;
+            let park = park_on(&worker, &["soon", "later"], mode);
+            parked_before(cx, &worker, &park, soon.facts.wake_at).await?;
+            let run = settle_after(cx, &worker, ms + 100).await;
+            assert_eq!((run.park.is_none(), run.waits.len()), (is_woken, 1), "{mode:?}");
+            Some(())
+        })
+        .await;
     }
 }
 
@@ -239,30 +282,41 @@ async fn a_boundary_whose_wait_is_answered_wakes_the_run_at_once(cx: &TestContex
 }
 
 async fn a_park_on_waits_acknowledges_a_suspend(cx: &TestContext) {
-    let worker = cx.worker().await;
-    open(cx, &request(&worker, "soon", WaitAsks::Until(in_ms(200)))).await;
-    cx.suspend(worker.run).await.unwrap();
-    let run = parked(cx, &worker, &["soon"], ParkMode::All).await;
-    assert!(run.suspend.is_some() && run.park.is_some());
-    let run = settle_after(cx, &worker, 300).await;
-    assert!(run.suspend.is_some() && run.park.is_none(), "its wait is answered while it is suspended");
-    assert_eq!(cx.resume(worker.run).await.unwrap().suspend, None);
+    in_time(200, async |ms: i64| {
+        let worker = cx.worker().await;
+        let soon = open(cx, &request(&worker, "soon", WaitAsks::Until(in_ms(ms)))).await;
+        cx.suspend(worker.run).await.unwrap();
+        let park = park_on(&worker, &["soon"], ParkMode::All);
+        let run = parked_before(cx, &worker, &park, soon.facts.wake_at).await?;
+        assert!(run.suspend.is_some() && run.park.is_some());
+        let run = settle_after(cx, &worker, ms + 100).await;
+        assert!(run.suspend.is_some() && run.park.is_none(), "its wait is answered while it is suspended");
+        assert_eq!(cx.resume(worker.run).await.unwrap().suspend, None);
+        Some(())
+    })
+    .await;
 }
 
 async fn parks_without_progress_are_counted_and_progress_resets_them(cx: &TestContext) {
-    let mut worker = cx.worker().await;
-    for parks in 1..=4 {
-        let id = format!("past-{parks}");
-        open(cx, &request(&worker, &id, WaitAsks::Until(in_ms(100)))).await;
-        let run = parked(cx, &worker, &[&id], ParkMode::All).await;
-        assert_eq!(run.parks_without_progress, parks);
-        let delay = run.slowed_until().map(|at| at.duration_since(run.past[0].ended_at.unwrap()).as_secs());
-        assert_eq!(delay, [None, None, Some(10), Some(20)][parks as usize - 1]);
-        let run = settle_after(cx, &worker, 150).await;
-        worker = cx.start_worker(&run).await;
-    }
-    cx.commit_turn(&worker, 1).await;
-    open(cx, &request(&worker, "later", later())).await;
-    let run = parked(cx, &worker, &["later"], ParkMode::All).await;
-    assert_eq!((run.parks_without_progress, run.slowed_until()), (0, None));
+    in_time(100, async |ms: i64| {
+        let mut worker = cx.worker().await;
+        for parks in 1..=4 {
+            let id = format!("past-{parks}");
+            let wait = open(cx, &request(&worker, &id, WaitAsks::Until(in_ms(ms)))).await;
+            let park = park_on(&worker, &[&id], ParkMode::All);
+            let run = parked_before(cx, &worker, &park, wait.facts.wake_at).await?;
+            assert_eq!(run.parks_without_progress, parks);
+            let delay =
+                run.slowed_until().map(|at| at.duration_since(run.past[0].ended_at.unwrap()).as_secs());
+            assert_eq!(delay, [None, None, Some(10), Some(20)][parks as usize - 1]);
+            let run = settle_after(cx, &worker, ms + 50).await;
+            worker = cx.start_worker(&run).await;
+        }
+        cx.commit_turn(&worker, 1).await;
+        open(cx, &request(&worker, "later", later())).await;
+        let run = parked(cx, &worker, &["later"], ParkMode::All).await;
+        assert_eq!((run.parks_without_progress, run.slowed_until()), (0, None));
+        Some(())
+    })
+    .await;
 }

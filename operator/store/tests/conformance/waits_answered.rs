@@ -7,7 +7,9 @@ use dalsegno_model::{
 use dalsegno_protocol::{Boundary, OnTimeout, ParkMode, WaitOutcome, WaitState};
 use jiff::Timestamp;
 
-use super::waits::{approval, in_ms, later, open, parked, request, settle_after};
+use super::waits::{
+    approval, in_ms, in_time, later, open, park_on, parked, parked_before, request, settle_after,
+};
 use crate::context::*;
 use crate::engines::on_every_engine;
 
@@ -130,11 +132,15 @@ async fn a_deadline_fails_only_a_run_that_is_parked_on_the_wait(cx: &TestContext
 }
 
 async fn an_approval_times_out_only_by_the_operators_word(cx: &TestContext) {
-    let worker = cx.worker().await;
-    let asked = OpenWaitRequest { deadline_ms: Some(150), ..request(&worker, "pay", approval()) };
-    let epoch = open(cx, &asked).await.facts.epoch;
-    let early = cx.time_out_wait(worker.run, "pay", epoch).await.unwrap();
-    assert_eq!(early.waits.len(), 1, "its deadline has not passed");
+    let (worker, early) = (cx.worker().await, cx.worker().await);
+    let asked = |worker: &Worker, ms: i64| {
+        let asked = request(worker, "pay", approval());
+        OpenWaitRequest { deadline_ms: Some(ms), ..asked }
+    };
+    let epoch = open(cx, &asked(&early, 3_600_000)).await.facts.epoch;
+    let run = cx.time_out_wait(early.run, "pay", epoch).await.unwrap();
+    assert_eq!(run.waits.len(), 1, "its deadline has not passed");
+    let epoch = open(cx, &asked(&worker, 150)).await.facts.epoch;
     let run = settle_after(cx, &worker, 250).await;
     assert!(run.waits.len() == 1 && run.is_expired(Deadline::Wake), "the operator must look for a decision");
     for (id, epoch) in [("pay", epoch + 1), ("other", epoch)] {
@@ -169,14 +175,23 @@ async fn listed(cx: &TestContext, run: &RunRecord) -> Option<Deadline> {
 }
 
 async fn the_poll_lists_a_run_whose_time_has_come_while_no_gateway_serves(cx: &TestContext) {
-    let worker = cx.worker().await;
-    open(cx, &request(&worker, "soon", WaitAsks::Until(in_ms(200)))).await;
-    let run = parked(cx, &worker, &["soon"], ParkMode::All).await;
-    assert_eq!(listed(cx, &run).await, None);
-    sleep_ms(300).await;
-    assert_eq!(listed(cx, &run).await, Some(Deadline::Wake));
-    cx.settle_time(worker.run).await.unwrap();
-    assert_eq!(listed(cx, &run).await, None);
+    in_time(200, async |ms: i64| {
+        let worker = cx.worker().await;
+        let time = open(cx, &request(&worker, "soon", WaitAsks::Until(in_ms(ms)))).await.facts.wake_at;
+        let park = park_on(&worker, &["soon"], ParkMode::All);
+        let run = parked_before(cx, &worker, &park, time).await?;
+        let early = listed(cx, &run).await;
+        if cx.run_of(&worker).await.now >= time.unwrap() {
+            return None;
+        }
+        assert_eq!(early, None);
+        sleep_ms(ms.unsigned_abs() + 100).await;
+        assert_eq!(listed(cx, &run).await, Some(Deadline::Wake));
+        cx.settle_time(worker.run).await.unwrap();
+        assert_eq!(listed(cx, &run).await, None);
+        Some(())
+    })
+    .await;
 }
 
 async fn workers_poll_the_states_of_waits_together(cx: &TestContext) {

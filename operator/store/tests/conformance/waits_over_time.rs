@@ -9,7 +9,9 @@ use jiff::Timestamp;
 
 use super::messages::{message, send};
 use super::rewinds::done;
-use super::waits::{approval, in_ms, later, open, parked, request, settle_after};
+use super::waits::{
+    approval, in_ms, in_time, later, open, park_on, parked, parked_before, request, settle_after,
+};
 use crate::context::*;
 use crate::engines::{on_every_engine, on_every_persistent_engine, tamper};
 
@@ -100,23 +102,28 @@ async fn a_call_that_is_refused_for_its_arguments_uses_no_approval(cx: &TestCont
 }
 
 async fn the_poll_names_the_time_that_has_come(cx: &TestContext) {
-    let worker = cx.worker().await;
-    for (id, ms) in [("one", 100), ("two", 250)] {
-        open(cx, &request(&worker, id, WaitAsks::Until(in_ms(ms)))).await;
-    }
-    let run = parked(cx, &worker, &["one", "two"], ParkMode::All).await;
-    let wake = async || {
-        let poll = cx.poll_deadlines(Timestamp::now().into()).await.unwrap();
-        let found = poll.expired.into_iter().find(|it| it.object.uid == run.object_uid);
-        found.map(|it| (it.deadline, it.wake_at))
-    };
-    sleep_ms(350).await;
-    let [one, two] = [0, 1].map(|nth| run.waits[nth].wake_at);
-    assert_eq!(wake().await, Some((Deadline::Wake, one)));
-    let next_timer = |now: Option<Timestamp>| RunRecord { now: now.unwrap(), ..run.clone() }.next_timer();
-    assert_eq!([next_timer(Some(Timestamp::UNIX_EPOCH)), next_timer(one), next_timer(two)], [one, two, None]);
-    cx.settle_time(worker.run).await.unwrap();
-    assert_eq!(wake().await, None);
+    in_time(100, async |ms: i64| {
+        let worker = cx.worker().await;
+        let one = open(cx, &request(&worker, "one", WaitAsks::Until(in_ms(ms)))).await.facts.wake_at;
+        let two = open(cx, &request(&worker, "two", WaitAsks::Until(in_ms(ms + 150)))).await.facts.wake_at;
+        let park = park_on(&worker, &["one", "two"], ParkMode::All);
+        let run = parked_before(cx, &worker, &park, one).await?;
+        let wake = async || {
+            let poll = cx.poll_deadlines(Timestamp::now().into()).await.unwrap();
+            let found = poll.expired.into_iter().find(|it| it.object.uid == run.object_uid);
+            found.map(|it| (it.deadline, it.wake_at))
+        };
+        sleep_ms(ms.unsigned_abs() + 250).await;
+        assert_eq!([0, 1].map(|nth| run.waits[nth].wake_at), [one, two]);
+        assert_eq!(wake().await, Some((Deadline::Wake, one)));
+        let next_timer = |now: Option<Timestamp>| RunRecord { now: now.unwrap(), ..run.clone() }.next_timer();
+        let timers = [next_timer(Some(Timestamp::UNIX_EPOCH)), next_timer(one), next_timer(two)];
+        assert_eq!(timers, [one, two, None]);
+        cx.settle_time(worker.run).await.unwrap();
+        assert_eq!(wake().await, None);
+        Some(())
+    })
+    .await;
 }
 
 /// The run's row counts its unread messages, so it need not have as many here.

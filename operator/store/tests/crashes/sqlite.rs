@@ -18,6 +18,15 @@ use crate::strace::{synced_before_each_answer, traced};
 /// How often the process is killed.
 const KILLS: u64 = 500;
 
+/// How often it is killed at most, if a slow disk left too few turns.
+const MOST_KILLS: u64 = 3_000;
+
+/// The process lives up to this long, in microseconds.
+const LIFE: u64 = 9_000;
+
+/// After so many kills in a row without a turn, the next processes live up to twice as long.
+const IDLE_KILLS: u64 = 50;
+
 #[tokio::test]
 async fn a_process_killed_during_commits_keeps_each_acknowledged_turn_once() {
     const THIS: &str = "sqlite::a_process_killed_during_commits_keeps_each_acknowledged_turn_once";
@@ -27,14 +36,17 @@ async fn a_process_killed_during_commits_keeps_each_acknowledged_turn_once() {
     let folder = tempfile::tempdir().unwrap();
     let worker = prepare(folder.path()).await;
     let (mut acknowledged, mut lost) = (Vec::new(), 0);
-    for round in 0..KILLS {
+    let (mut kills, mut life, mut idle) = (0, LIFE, 0);
+    while kills < KILLS || (kills < MOST_KILLS && (acknowledged.len() <= 100 || lost == 0)) {
+        let before = acknowledged.len();
         let mut child = command(THIS, folder.path(), &[]).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.by_ref().map_while(Result::ok).find(|line| line.starts_with("head")).unwrap();
         lost += check_head(&mut acknowledged, &first);
         // Spread over all steps of the first commits: begin, write, sync, answer.
-        std::thread::sleep(Duration::from_micros(round * 7_919 % 9_000));
+        std::thread::sleep(Duration::from_micros(kills * 7_919 % life));
         kill(&mut child);
+        kills += 1;
         for line in lines.map_while(Result::ok) {
             match parse_line(&line) {
                 Some(("ack", turn, hash)) if hash.len() == 71 => {
@@ -46,13 +58,17 @@ async fn a_process_killed_during_commits_keeps_each_acknowledged_turn_once() {
                 Some(_) => panic!("{line}"),
             }
         }
+        idle = if acknowledged.len() > before { 0 } else { idle + 1 };
+        if idle == IDLE_KILLS {
+            (life, idle) = ((2 * life).min(100 * LIFE), 0);
+        }
     }
     let store = Sqlite::open(&database(folder.path())).await.unwrap();
     let head = store.get_run(worker.run).await.unwrap().unwrap().head.unwrap();
     lost += check_head(&mut acknowledged, &format!("head {} {}", head.turn, head.content_hash));
     assert_acknowledged(&store, &worker, &acknowledged).await;
     let committed = acknowledged.len();
-    assert!(committed > 100 && lost > 0, "{KILLS} kills, {committed} turns, {lost} lost answers");
+    assert!(committed > 100 && lost > 0, "{kills} kills, {committed} turns, {lost} lost answers");
 }
 
 /// Checks the head that a process found: it is the last acknowledged turn, or the one after it if its answer was lost.

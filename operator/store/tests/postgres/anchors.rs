@@ -76,9 +76,8 @@ async fn an_anchor_waits_for_no_locked_run_and_anchors_it_again() {
     let mut transaction = conn.begin().await.unwrap();
     let lock = format!("SELECT FROM runs WHERE id = '{}' FOR UPDATE", locked.id);
     transaction.execute(AssertSqlSafe(lock)).await.unwrap();
-    let started = std::time::Instant::now();
+    // One that waited would wait for the end of the transaction below, and fail.
     let named = anchor(&cx).await;
-    assert!(started.elapsed().as_secs() < 3, "it waits for nobody");
     let mut all = [locked.id, other.id];
     all.sort();
     assert_eq!(named, all);

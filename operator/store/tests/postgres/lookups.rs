@@ -59,7 +59,8 @@ async fn a_lookup_is_planned_once() {
 /// Without statistics, a server would compare each version with all later ones if the query allowed it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_with_many_versions_is_read_in_time() {
-    let (cx, url) = fresh().await;
+    let (_, url) = fresh().await;
+    let cx = open(&url).await;
     let worker = cx.worker().await;
     let run = worker.run;
     let write = async |operation| write(&cx, &worker, operation).await;

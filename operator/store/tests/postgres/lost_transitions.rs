@@ -84,7 +84,7 @@ async fn a_client_lost_within_a_transition_leaves_no_run_locked() {
         .await
         .expect("the transition locks the row");
     proxy.go_silent();
-    // A statement waits up to 5 s for a lock. The transaction ends before that.
+    // This waits up to a minute for the lock. The transaction ends before that.
     let ended = direct.end_and_reserve(&worker, Class::Disruption).await;
     assert_eq!((ended.attempt.number, ended.counters.disruptions), (2, 1));
     assert!(vanishing.await.unwrap().is_err());

@@ -40,13 +40,18 @@ use std::sync::Arc;
 use context::TestContext;
 use dalsegno_store::postgres::Postgres;
 
-/// A new database and its URL.
+/// A patient store on a new database, and its URL.
 async fn fresh() -> (TestContext, String) {
     let url = pg::database().await;
-    (open(&url).await, url)
+    (patient(&url).await, url)
 }
 
 /// The store of another process on the same database.
 async fn open(url: &str) -> TestContext {
     TestContext::new(Arc::new(Postgres::connect(url).await.unwrap()), ())
+}
+
+/// The same, with longer limits: for tests whose calls wait, and for those that do not test the limits.
+async fn patient(url: &str) -> TestContext {
+    TestContext::new(Arc::new(pg::patient(url).await), ())
 }

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
-use crate::fresh;
+use crate::{fresh, open};
 
 /// Copies the only run this often, with other ids. A computed column cannot be written.
 const COPY: &str = "DO $$ DECLARE columns_ text; values_ text; BEGIN \
@@ -17,7 +17,8 @@ const COPY: &str = "DO $$ DECLARE columns_ text; values_ text; BEGIN \
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seventy_thousand_runs_of_a_namespace_are_adopted() {
-    let (cx, url) = fresh().await;
+    let (_, url) = fresh().await;
+    let cx = open(&url).await;
     cx.run().await;
     let mut conn = PgConnection::connect(&url).await.unwrap();
     let copy = AssertSqlSafe(COPY.replace("{runs}", "69999"));

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::context::*;
 use crate::proxy::{Fault, Proxy};
-use crate::{fresh, open};
+use crate::{fresh, open, patient};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_server_costs_one_answer() {
@@ -190,7 +190,7 @@ async fn a_commit_abandoned_in_the_queue_is_never_executed() {
     let proxy = Proxy::with_faults(&url, move || {
         if slow.load(SeqCst) { Fault::Stall(Duration::from_millis(300)) } else { Fault::Pass }
     });
-    let cx = open(&proxy.url()).await;
+    let cx = patient(&proxy.url()).await;
     let workers = join_all((0..3).map(|_| cx.worker())).await;
     let mut holder = PgConnection::connect(&url).await.unwrap();
     let mut transaction = holder.begin().await.unwrap();

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use dalsegno_model::Store;
 use dalsegno_proof::{Anchors, Problem, Summary, check_store};
-use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 
@@ -31,7 +30,7 @@ impl Engine {
     /// PostgreSQL with a database of its own and sealed payloads.
     pub async fn postgres() -> Self {
         let (url, folder) = (pg::database().await, keys::folder());
-        let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
+        let store = pg::patient(&url).await.sealed_by(keys::shared(&folder));
         Self { cx: TestContext::new(Arc::new(store), folder), url }
     }
 

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use dalsegno_store::ConnectionOptions;
 use dalsegno_store::postgres::Postgres;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::sync::OnceCell;
@@ -177,6 +179,14 @@ pub async fn database() -> String {
 #[allow(dead_code)]
 pub async fn empty_database() -> String {
     shared().empty_database().await
+}
+
+/// A store that waits longer than a busy machine pauses. By default a statement that takes 5 s and a transaction that
+/// pauses for 3 s are ended.
+#[allow(dead_code)]
+pub async fn patient(url: &str) -> Postgres {
+    let options = ConnectionOptions { statement_timeout: Duration::from_secs(60), ..Default::default() };
+    Postgres::connect_with(url, &options).await.unwrap()
 }
 
 fn shared() -> &'static Server {

@@ -72,7 +72,8 @@ impl Proxy {
         Self { port, database, round_trips, silenced }
     }
 
-    /// From now on the existing connections carry nothing, and are not closed. New connections work.
+    /// From now on the existing connections carry nothing, and the server never learns that a client is gone. New
+    /// connections work.
     #[allow(dead_code)]
     pub fn go_silent(&self) {
         self.silenced.fetch_add(1, Ordering::SeqCst);
@@ -125,7 +126,9 @@ fn serve(mut client: TcpStream, server: &Server, is_silent: &dyn Fn() -> bool) -
         while open {
             let request = request(&mut client)?;
             if is_silent() {
-                return io::copy(&mut client, &mut io::sink()).map(drop);
+                let _ = io::copy(&mut client, &mut io::sink());
+                std::mem::forget((server, idle));
+                return Ok(());
             }
             let fault = faults();
             match fault {

@@ -23,7 +23,6 @@ use std::path::PathBuf;
 
 use both_databases::on_both_databases;
 use context::TestContext;
-use dalsegno_store::postgres::Postgres;
 use dalsegno_store::sqlite::Sqlite;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection, SqliteConnection};
 use std::sync::Arc;
@@ -51,7 +50,7 @@ impl Engine {
     /// With sealed payloads: damage must be found in them as well.
     async fn postgres() -> Self {
         let (url, folder) = (pg::database().await, keys::folder());
-        let store = Postgres::connect(&url).await.unwrap().sealed_by(keys::shared(&folder));
+        let store = pg::patient(&url).await.sealed_by(keys::shared(&folder));
         let cx = TestContext::new(Arc::new(store), folder);
         Self { cx, rows: Rows::Postgres(url) }
     }

@@ -87,7 +87,7 @@ fn heartbeats_continue_after_a_park_that_is_not_needed() {
     let run = gateway.builder().heartbeat(true).attach().unwrap();
     assert!(!run.park().unwrap());
     let before = gateway.bodies("heartbeat").len();
-    wait_until(Duration::from_secs(9), || gateway.bodies("heartbeat").len() > before + 1);
+    wait_until(Duration::from_secs(60), || gateway.bodies("heartbeat").len() > before + 1);
 }
 
 /// The run's hook counts its calls.
@@ -107,7 +107,7 @@ fn a_heartbeat_that_is_fenced_by_the_agents_own_park_does_not_call_the_hook() {
         .on("heartbeat", [flags(json!({"suspend": true})), problem(409, "FENCED")])
         .on("park", late("parked"));
     let (run, calls) = attach_and_count(&gateway);
-    wait_until(Duration::from_secs(5), || !gateway.bodies("heartbeat").is_empty());
+    wait_until(Duration::from_secs(60), || !gateway.bodies("heartbeat").is_empty());
     assert!(run.park().unwrap());
     thread::sleep(Duration::from_secs(2));
     let heartbeats = gateway.bodies("heartbeat").len();
@@ -124,7 +124,7 @@ fn a_fence_that_a_heartbeat_met_during_a_park_is_found_after_it() {
         .on("park", late("ready"));
     let (run, calls) = attach_and_count(&gateway);
     assert!(!run.park().unwrap());
-    wait_until(Duration::from_secs(9), || calls.load(Ordering::SeqCst) == 1);
+    wait_until(Duration::from_secs(60), || calls.load(Ordering::SeqCst) == 1);
 }
 
 #[test]

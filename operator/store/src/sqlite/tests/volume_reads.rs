@@ -12,6 +12,9 @@ use dalsegno_model::{Operator as _, Read as _};
 const ENDLESS: &str =
     "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n";
 
+/// A read waits up to 10 s for a connection. One that finds a free one is over before, on a busy machine too.
+const NO_WAIT: Duration = Duration::from_secs(9);
+
 #[tokio::test]
 async fn a_dropped_read_is_interrupted_and_frees_its_connection() {
     let (_dir, store) = file().await;
@@ -24,7 +27,7 @@ async fn a_dropped_read_is_interrupted_and_frees_its_connection() {
     }
     let began = Instant::now();
     store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(2), "a read waited for {:?}", began.elapsed());
+    assert!(began.elapsed() < NO_WAIT, "a read waited for {:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -38,5 +41,5 @@ async fn long_reads_leave_the_connections_of_short_ones_free() {
     }
     let began = Instant::now();
     store.poll_deadlines(jiff::Timestamp::now().into()).await.unwrap();
-    assert!(began.elapsed() < Duration::from_secs(2), "a read waited for {:?}", began.elapsed());
+    assert!(began.elapsed() < NO_WAIT, "a read waited for {:?}", began.elapsed());
 }
