@@ -23,13 +23,13 @@ def test_a_deadline_answers_a_wait_and_holds_no_run_that_is_not_parked_on_it(con
     for how in "Answer", "Hold", "Fail":
         wait = {"kind": "message", "topic": how, "deadlineSeconds": 1, "onTimeout": how}
         assert contract.post(f"waits/{how}", wait)[1]["state"] == "open"
-    _, wait = contract.get("waits/Answer?seconds=10")
+    _, wait = contract.get("waits/Answer?seconds=20")
     assert (wait["state"], wait["answer"]["outcome"]) == ("answered", "timedOut")
     assert seconds_between(wait["openedAt"], wait["deadline"]) in (0, 1, 2)
     assert contract.said("turns/1", boundary()) == "ok"
     assert [contract.get(f"waits/{how}?seconds=0")[1]["state"] for how in ("Hold", "Fail")] == ["open", "open"]
     contract.send("late", "Hold")
-    assert contract.get("waits/Hold?seconds=5")[1]["answer"]["outcome"] == "message"
+    assert contract.get("waits/Hold?seconds=20")[1]["answer"]["outcome"] == "message"
 
 
 def test_a_deadline_holds_a_run_that_is_parked_on_its_wait_until_an_answer(contract: ContractGateway) -> None:
@@ -53,16 +53,19 @@ def test_a_deadline_fails_a_run_that_is_parked_on_its_wait(contract: ContractGat
 def test_the_end_of_a_rate_limit_is_known_guessed_or_bounded(contract: ContractGateway) -> None:
     contract.attach()
 
-    def opened(id: str, **more: str) -> float:
+    def opened(id: str, **more: str) -> tuple[str, str]:
+        """When it was opened, and when the run wakes."""
         _, wait = contract.post(f"waits/{id}", {"kind": "rateLimit", "provider": f"of.{id}", **more})
         assert wait["state"] == "open", wait
-        return seconds_between(wait["openedAt"], wait["wakeTime"])
+        return wait["openedAt"], wait["wakeTime"]
 
-    assert 59 <= opened("unknown") <= 62
-    assert 86_399 <= opened("far", resetTime=rfc3339(7 * 86_400)) <= 86_402
-    assert 99 <= opened("soon", resetTime=rfc3339(101)) <= 103
+    assert 59 <= seconds_between(*opened("unknown")) <= 62
+    assert 86_399 <= seconds_between(*opened("far", resetTime=rfc3339(7 * 86_400))) <= 86_402
+    reset = rfc3339(101)
+    _, wake = opened("soon", resetTime=reset)
+    assert 0 <= seconds_between(reset, wake) <= 2
     contract.post("waits/over", {"kind": "rateLimit", "provider": "of.over", "resetTime": rfc3339(-9)})
-    assert contract.get("waits/over?seconds=10")[1]["answer"]["outcome"] == "elapsed"
+    assert contract.get("waits/over?seconds=20")[1]["answer"]["outcome"] == "elapsed"
 
 
 def test_64_waits_may_be_open(contract: ContractGateway) -> None:
@@ -72,7 +75,7 @@ def test_64_waits_may_be_open(contract: ContractGateway) -> None:
     assert contract.said("waits/w64", approval()) == "TOO_MANY_WAITS"
     assert contract.said("waits/w7", {"kind": "message", "topic": "t7"}) == "open", "one that is open already"
     contract.send("free", "t7")
-    assert contract.get("waits/w7?seconds=5")[1]["state"] == "answered"
+    assert contract.get("waits/w7?seconds=20")[1]["state"] == "answered"
     assert contract.said("waits/w64", approval()) == "open"
 
 

@@ -10,7 +10,8 @@ import sys
 import textwrap
 import threading
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ SOURCES = Path(__file__).parents[2] / "src"
 FLAGS = {"suspend": False, "cancel": False, "leaseSeconds": 15}
 HEAD = {"turn": 1, "boundary": "result", "position": 0, "contentHash": "sha256:00"}
 # Each agent runs in its own process, because most of what the client promises is how that process ends.
-PREAMBLE = "import os, pathlib, sys, threading, time, dalsegno\nfrom dalsegno import *\n"
+PREAMBLE = """import os, pathlib, sys, threading, time, dalsegno
+from dalsegno import *
+dalsegno._attempt.HEARTBEAT_TIMEOUT_SECONDS = 30  # a gateway on a busy machine may take longer than 2 s
+"""
+
+LONGEST_SECONDS = 60
+"""After so long an agent has not ended as it should."""
 
 Agent = subprocess.Popen[str]
 
@@ -33,6 +40,14 @@ class Answer:
     headers: dict[str, str] | None = None
     seconds: float = 0
     """How long the gateway takes for it."""
+    until: Callable[[], object] | None = None
+    """The gateway answers once this is true."""
+    closes: bool = False
+    """The gateway closes the connection after the answer, and no header says so."""
+
+    def but(self, **fields: Any) -> Answer:
+        """This answer with other fields."""
+        return replace(self, **fields)
 
     def text(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
@@ -74,7 +89,6 @@ class ScriptedGateway:
         self.seen: list[tuple[str, str, bytes]] = []  # path, bearer and body of each request
         self.ports: defaultdict[str, list[int]] = defaultdict(list)  # the client's, by path: one port is one connection
         self.closed = threading.Event()
-        self.idle_seconds: float = 60  # then a connection is closed
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         threading.Thread(target=self.server.serve_forever, args=[0.01], daemon=True).start()
         (directory / "token").write_text("pod-token\n")
@@ -101,12 +115,20 @@ class ScriptedGateway:
     def run(self, code: str) -> tuple[int, str, str]:
         """The exit code, standard output and standard error of an agent of these lines."""
         agent = self.start(code)
-        out, err = agent.communicate(timeout=30)
+        try:
+            out, err = agent.communicate(timeout=LONGEST_SECONDS)
+        finally:
+            agent.kill()
         return agent.returncode, out, err
 
     def bodies(self, path: str) -> list[bytes]:
         """The bodies of all requests for this path."""
         return [body for seen, _, body in self.seen if seen == path]
+
+    def beats_since(self, path: str) -> int:
+        """How many heartbeats have come since the first request for this path."""
+        paths = [seen for seen, _, _ in self.seen]
+        return paths[paths.index(path) :].count("heartbeat")
 
     def close(self) -> None:
         self.closed.set()
@@ -120,7 +142,7 @@ def _handler(gateway: ScriptedGateway) -> type[BaseHTTPRequestHandler]:
 
         def setup(self) -> None:
             super().setup()
-            self.connection.settimeout(gateway.idle_seconds)
+            self.connection.settimeout(60)
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -130,10 +152,12 @@ def _handler(gateway: ScriptedGateway) -> type[BaseHTTPRequestHandler]:
             answers = gateway.script[path]
             answer = answers.pop(0) if len(answers) > 1 else answers[0]
             gateway.closed.wait(answer.seconds)
-            if answer is NO_ANSWER:
-                self.close_connection = True
-            else:
+            while answer.until is not None and not answer.until() and not gateway.closed.wait(0.01):
+                pass
+            if answer is not NO_ANSWER:
                 self.write(answer)
+            if answer is NO_ANSWER or answer.closes:
+                self.close_connection = True
 
         do_GET = do_POST
 

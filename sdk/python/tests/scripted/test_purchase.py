@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scripted_gateway import HEAD, Answer, ScriptedGateway, attached, claimed, committed, ok
+from scripted_gateway import HEAD, LONGEST_SECONDS, Answer, ScriptedGateway, attached, claimed, committed, ok
 
 PURCHASE = Path(__file__).parents[4] / "deploy" / "examples" / "approval" / "agent.py"
 ORDER = {"item": "nails", "cents": 500, "supplier": "Bird & Sons"}
@@ -45,7 +45,8 @@ def ledger() -> Iterator[list[dict[str, Any]]]:
 
 def run(gateway: ScriptedGateway, tmp_path: Path, ledger: list[dict[str, Any]]) -> tuple[int, str, str]:
     (tmp_path / "input").write_text(json.dumps({"item": "nails", "cents": 500, "ledger": ledger[0]["url"]}))
-    agent = subprocess.run([sys.executable, PURCHASE], env=gateway.env, capture_output=True, text=True, timeout=30)
+    command = [sys.executable, str(PURCHASE)]
+    agent = subprocess.run(command, env=gateway.env, capture_output=True, text=True, timeout=LONGEST_SECONDS)
     return agent.returncode, agent.stdout, agent.stderr
 
 

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from scripted_gateway import NO_ANSWER, Answer, ScriptedGateway, attached, claimed, committed, ok, problem
+from scripted_gateway import (
+    LONGEST_SECONDS, NO_ANSWER, Answer, ScriptedGateway, attached, claimed, committed, ok, problem
+)
 
 PARKED, READY = Answer(200, {"result": "parked"}), Answer(200, {"result": "ready"})
 UNSETTLED = problem(409, "UNSETTLED_CALLS")
-LATE = [problem(503, "UNAVAILABLE")] * 5  # between half a second and two seconds
 
 
 def test_a_check_parks_a_suspended_run_and_exits_with_0(gateway: ScriptedGateway) -> None:
@@ -62,42 +63,50 @@ def test_a_run_whose_suspend_was_lifted_goes_on(gateway: ScriptedGateway) -> Non
 def test_heartbeats_continue_after_a_park_that_is_not_needed(gateway: ScriptedGateway) -> None:
     gateway.script["attach"] = [attached(heartbeatSeconds=0.05)]
     gateway.script["park"] = [READY]
+    gateway.script["turns/1"] = [committed(1).but(until=lambda: gateway.beats_since("turns/1") > 1)]
     code, out, err = gateway.run("""
         run = Run.attach()
         print(run.park())
-        time.sleep(0.5)
+        run.commit(1, state=1)
     """)
     assert (code, out, err) == (0, "False\n", "")
-    after = [path for path, _, _ in gateway.seen]
-    assert after[after.index("park"):].count("heartbeat") > 1
+
+
+def fence_during_a_park(gateway: ScriptedGateway, then: Answer) -> None:
+    """Two heartbeats or more are refused while the park is not answered; the next park is answered so."""
+    gateway.script["attach"] = [attached(heartbeatSeconds=0.05)]
+    gateway.script["heartbeat"] = [ok(), problem(409, "FENCED").but(until=lambda: gateway.bodies("park"))]
+    late = problem(503, "UNAVAILABLE").but(until=lambda: gateway.beats_since("attach") > 3)
+    gateway.script["park"] = [late, then]
 
 
 def test_a_heartbeat_refused_after_our_own_park_is_not_taken_for_a_fence(gateway: ScriptedGateway) -> None:
-    gateway.script["attach"] = [attached(heartbeatSeconds=0.05)]
-    gateway.script["heartbeat"] = [ok(), problem(409, "FENCED")]
-    gateway.script["park"] = [*LATE, PARKED]
-    code, out, err = gateway.run("""
+    fence_during_a_park(gateway, PARKED)
+    agent = gateway.start("""
         run = Run.attach()
         print(run.park())
+        sys.stdin.readline()
         time.sleep(0.3)
         print("cleaned up")
     """)
-    assert (code, out, err) == (0, "True\ncleaned up\n", "")
-    assert len(gateway.bodies("heartbeat")) > 2, "heartbeats go on while the park is not answered"
-    assert [path for path, _, _ in gateway.seen][-2:].count("park") == 1, "and stop after it"
+    assert agent.stdout and agent.stdout.readline() == "True\n"
+    beats = len(gateway.bodies("heartbeat"))
+    out, err = agent.communicate("\n", timeout=LONGEST_SECONDS)
+    assert (agent.returncode, out, err) == (0, "cleaned up\n", "")
+    assert beats > 3, "heartbeats go on while the park is not answered"
+    assert len(gateway.bodies("heartbeat")) <= beats + 1, "and stop after it; one may have been on its way"
 
 
 def test_a_fence_met_by_a_heartbeat_during_a_park_ends_the_process_after_it(gateway: ScriptedGateway) -> None:
-    gateway.script["attach"] = [attached(heartbeatSeconds=0.05)]
-    gateway.script["heartbeat"] = [ok(), problem(409, "FENCED")]
-    gateway.script["park"] = [*LATE, READY]
+    fence_during_a_park(gateway, READY)
     code, out, err = gateway.run("""
         run = Run.attach()
         run.park()
-        time.sleep(20)
+        time.sleep(600)
         print("still here")
     """)
     assert (code, out, err) == (1, "", "dalsegno: FENCED: because\n")
+    assert len(gateway.bodies("park")) == 2
 
 
 def test_a_fenced_park_ends_the_process(gateway: ScriptedGateway) -> None:

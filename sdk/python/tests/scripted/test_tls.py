@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripted_gateway import ScriptedGateway, attached, committed
+from scripted_gateway import LONGEST_SECONDS, ScriptedGateway, attached, committed
 
 
 class Authority:
@@ -56,21 +56,15 @@ def secured(gateway: ScriptedGateway, authorities: list[Authority], tmp_path: Pa
 
 def test_an_agent_works_over_tls(secured: ScriptedGateway) -> None:
     secured.script["attach"] = [attached(heartbeatSeconds=0.05)]
-    secured.script["turns/1"] = [committed(1)]
-    code, _, err = secured.run("""
-        run = Run.attach()
-        time.sleep(1)
-        run.commit(1, state=1)
-    """)
+    secured.script["turns/1"] = [committed(1).but(until=lambda: secured.beats_since("attach") > 1)]
+    code, _, err = secured.run("Run.attach().commit(1, state=1)")
     assert (code, err) == (0, "")
-    assert len(secured.bodies("heartbeat")) > 1
 
 
 def test_a_new_connection_trusts_the_ca_that_the_file_has_then(
     secured: ScriptedGateway, authorities: list[Authority], tmp_path: Path
 ) -> None:
-    secured.idle_seconds = 0.3
-    secured.script |= {"turns/1": [committed(1)], "turns/2": [committed(2)]}
+    secured.script |= {"turns/1": [committed(1).but(closes=True)], "turns/2": [committed(2)]}
     agent = secured.start("""
         run = Run.attach(heartbeat=False)
         run.commit(1, state=1)
@@ -81,9 +75,9 @@ def test_a_new_connection_trusts_the_ca_that_the_file_has_then(
     assert agent.stdout is not None and agent.stdout.readline() == "ready\n"
     authorities[1].serve(secured)
     (tmp_path / "ca.crt").write_text(authorities[1].ca.read_text())
-    _, err = agent.communicate("\n", timeout=30)
+    _, err = agent.communicate("\n", timeout=LONGEST_SECONDS)
     assert (agent.returncode, err) == (0, "")
-    assert len(secured.bodies("turns/2")) == 1
+    assert len(secured.bodies("turns/2")) == 1 and secured.ports["turns/1"] != secured.ports["turns/2"]
 
 
 def test_a_ca_file_that_is_missing_ends_the_agent_with_its_name(secured: ScriptedGateway) -> None:
@@ -95,8 +89,9 @@ def test_a_ca_file_that_is_missing_ends_the_agent_with_its_name(secured: Scripte
 
 CONNECT = """
     from dalsegno._tls import TlsConnection
+    port = int(os.environ["DALSEGNO_URL"].split(":")[2].split("/")[0])
     try:
-        TlsConnection("127.0.0.1", int(os.environ["DALSEGNO_URL"].split(":")[2].split("/")[0]), timeout=5).connect()
+        TlsConnection("127.0.0.1", port, timeout=30).connect()
     except OSError as error:
         print(error)
 """

@@ -1,6 +1,7 @@
 """Requests: how they are repeated, on which connection, and what counts as an answer."""
 
 import time
+from functools import partial
 
 import pytest
 
@@ -9,12 +10,13 @@ from scripted_gateway import NO_ANSWER, Answer, ScriptedGateway, attached, commi
 
 def test_all_turns_use_one_connection_and_so_one_gateway(gateway: ScriptedGateway) -> None:
     gateway.script["attach"] = [attached(heartbeatSeconds=0.05)]
-    gateway.script |= {f"turns/{turn}": [committed(turn)] for turn in (1, 2, 3)}
+    for turn in (1, 2, 3):  # a heartbeat comes during each
+        path = f"turns/{turn}"
+        gateway.script[path] = [committed(turn).but(until=partial(gateway.beats_since, path))]
     code, _, err = gateway.run("""
         run = Run.attach()
         for turn in (1, 2, 3):
             run.commit(turn, state=turn)
-            time.sleep(0.1)
     """)
     assert (code, err) == (0, "")
     beats = set(gateway.ports.pop("heartbeat"))
@@ -23,12 +25,10 @@ def test_all_turns_use_one_connection_and_so_one_gateway(gateway: ScriptedGatewa
 
 
 def test_a_connection_that_the_gateway_closed_is_replaced_at_once_and_silently(gateway: ScriptedGateway) -> None:
-    gateway.idle_seconds = 0.5
-    gateway.script |= {"turns/1": [committed(1)], "turns/2": [committed(2)]}
+    gateway.script |= {"turns/1": [committed(1).but(closes=True)], "turns/2": [committed(2)]}
     code, out, err = gateway.run("""
         run = Run.attach(heartbeat=False)
         run.commit(1, state=1)
-        time.sleep(2)
         time.sleep = print
         run.commit(2, state=2)
     """)

@@ -206,8 +206,9 @@ FENCED = Answer(409, {"type": "about:blank", "status": 409, "code": "FENCED", "d
 
 def test_a_boundary_that_parked_and_whose_answer_was_lost_exits_with_0(gateway: ScriptedGateway) -> None:
     gateway.script["attach"] = [attached(heartbeatSeconds=0.05)]
-    gateway.script["heartbeat"] = [ok(), problem(409, "FENCED")]
-    gateway.script["turns/1"] = [NO_ANSWER, *[problem(503, "UNAVAILABLE")] * 4, FENCED]
+    gateway.script["heartbeat"] = [ok(), problem(409, "FENCED").but(until=lambda: gateway.bodies("turns/1"))]
+    late = problem(503, "UNAVAILABLE").but(until=lambda: gateway.beats_since("attach") > 3)
+    gateway.script["turns/1"] = [NO_ANSWER, late, FENCED]
     code, out, err = gateway.run("""
         try:
             Run.attach().commit(1, state="asked", park=["w1"])
@@ -216,7 +217,7 @@ def test_a_boundary_that_parked_and_whose_answer_was_lost_exits_with_0(gateway: 
             print("cleaned up")
     """)
     assert (code, out, err) == (0, "cleaned up\n", "")
-    assert len({*gateway.bodies("turns/1")}) == 1 and len(gateway.bodies("heartbeat")) > 1
+    assert len(gateway.bodies("turns/1")) == 3 and len({*gateway.bodies("turns/1")}) == 1
 
 
 @pytest.mark.parametrize(("park", "refusal"), [(True, problem(409, "FENCED")), (False, FENCED)])

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 import dalsegno
-from dalsegno import CallFailed, Diverged, Run, Space, Turn, aio
+from dalsegno import CallFailed, Diverged, Run, Space, Turn, _portal, aio
 from dalsegno._portal import LoopWatch
 from dalsegno.aio._tools import call_tool
 from dalsegno.testing.memory import MemoryGateway
@@ -237,18 +237,44 @@ def test_on_resume_may_be_a_coroutine(dalsegno_gateway: MemoryGateway) -> None:
     assert judged == [(2, [])]
 
 
-def test_a_loop_that_stands_still_is_logged_with_where_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    async def blocks() -> None:
-        watch = LoopWatch(stall_seconds=0.2)
-        await asyncio.sleep(0.1)
-        time.sleep(0.6)
-        await asyncio.sleep(0.1)
+class Clock:
+    """In place of the module `time` of the watch: the time that a test sets, and how often it was read."""
+
+    now, reads = 0.0, 0
+
+    def monotonic(self) -> float:
+        self.reads += 1
+        return self.now
+
+
+def test_a_loop_that_stands_still_is_logged_with_where_it_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(_portal, "time", clock)
+    monkeypatch.setattr(_portal, "TICK_SECONDS", 0.01)
+
+    def stands_still(seconds: float) -> None:
+        """Blocks the loop. Meanwhile only the watch reads the clock: it looks at the loop several times."""
+        clock.now += seconds
+        enough, end = clock.reads + 5, time.monotonic() + LONGEST_SECONDS
+        while clock.reads < enough:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    async def blocks() -> list[int]:
+        watch, logged = LoopWatch(stall_seconds=30), []
+        for seconds in 31, 31, 29:
+            stands_still(seconds)
+            logged.append(len(caplog.records))
+            await until(lambda: watch._ticked == clock.now)
         watch.stop()
+        return logged
 
     with caplog.at_level(logging.WARNING, "dalsegno"):
-        run_loop(blocks())
-    assert len(caplog.records) == 1, "once for each stall"
-    assert "the event loop has not run for" in caplog.text and "time.sleep(0.6)" in caplog.text
+        assert run_loop(blocks()) == [1, 2, 2], "once for each stall"
+    for message in [record.getMessage() for record in caplog.records]:
+        assert "the event loop has not run for 30 s" in message and "in stands_still\n" in message
 
 
 def test_a_tool_in_a_tool_or_in_a_step_is_refused(dalsegno_gateway: MemoryGateway) -> None:

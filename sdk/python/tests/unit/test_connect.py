@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
+from dalsegno import _connect
 from dalsegno._connect import CONNECT_SECONDS, connect
+
+PATIENCE_SECONDS = 60
+"""In place of `CONNECT_SECONDS`, where an attempt must not fail because the machine is busy."""
 
 
 @contextmanager
@@ -29,40 +34,66 @@ def names(monkeypatch: pytest.MonkeyPatch, *servers: socket.socket) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
 
+def at_best(seconds: float, act: Callable[[], object]) -> float:
+    """How many seconds it takes. A busy machine may add some, so up to ten tries are made to take fewer."""
+    best = math.inf
+    for _ in range(10):
+        began = time.monotonic()
+        act()
+        best = min(best, time.monotonic() - began)
+        if best < seconds:
+            break
+    return best
+
+
 def test_an_address_that_does_not_answer_costs_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_connect, "CONNECT_SECONDS", PATIENCE_SECONDS)
     with lost_gateway() as lost, closing(socket.create_server(("127.0.0.1", 0))) as live:
         names(monkeypatch, lost, live)
-        began = time.monotonic()
-        with closing(connect(("gateway", 80), timeout=2)) as connection:
-            assert connection.getpeername() == live.getsockname()
-            assert connection.gettimeout() == 2
-        assert time.monotonic() - began < CONNECT_SECONDS / 2
+
+        def reach() -> None:
+            with closing(connect(("gateway", 80), timeout=PATIENCE_SECONDS)) as connection:
+                assert connection.getpeername() == live.getsockname()
+                assert connection.gettimeout() == PATIENCE_SECONDS
+
+        assert at_best(0.5, reach) < 0.5
 
 
 def test_another_attempt_to_the_same_address_may_reach_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    with lost_gateway() as service:
-        names(monkeypatch, service)
-        # The address leads to a gateway that accepts a little later. The first attempt is repeated only after 1 s.
-        threading.Timer(0.25, service.accept).start()
-        began = time.monotonic()
-        connect(("gateway", 80), timeout=2).close()
-        assert 0.2 < time.monotonic() - began < CONNECT_SECONDS
+    monkeypatch.setattr(_connect, "CONNECT_SECONDS", PATIENCE_SECONDS)
+
+    def reach() -> None:
+        with lost_gateway() as service:
+            names(monkeypatch, service)
+            began = time.monotonic()
+            # The address leads to a gateway that accepts a little later.
+            threading.Timer(0.25, service.accept).start()
+            connect(("gateway", 80), timeout=PATIENCE_SECONDS).close()
+            assert time.monotonic() - began > 0.2
+
+    assert at_best(0.9, reach) < 0.9, "the kernel repeats the first attempt only after 1 s"
 
 
 def test_no_attempt_outlasts_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with lost_gateway() as lost:
         names(monkeypatch, lost)
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
-            connect(("gateway", 80), timeout=30)
-        assert time.monotonic() - began < CONNECT_SECONDS + 0.5
+
+        def fail() -> None:
+            with pytest.raises(TimeoutError):
+                connect(("gateway", 80), timeout=5)
+
+        assert at_best(CONNECT_SECONDS + 0.5, fail) < CONNECT_SECONDS + 0.5
 
 
 def test_a_refusal_is_reported_at_once_after_each_address_has_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_connect, "CONNECT_SECONDS", PATIENCE_SECONDS)
     with closing(socket.create_server(("127.0.0.1", 0))) as one, closing(socket.create_server(("127.0.0.1", 0))) as two:
         names(monkeypatch, one, two)
     # Both are closed now.
-    began = time.monotonic()
-    with pytest.raises(ConnectionRefusedError):
-        connect(("gateway", 80), timeout=2)
-    assert time.monotonic() - began < CONNECT_SECONDS / 2
+
+    def fail() -> None:
+        with pytest.raises(ConnectionRefusedError):
+            connect(("gateway", 80), timeout=PATIENCE_SECONDS)
+
+    monkeypatch.setattr(_connect, "STAGGER_SECONDS", PATIENCE_SECONDS)
+    assert at_best(0.5, fail) < 0.5

@@ -1,5 +1,6 @@
 """The agent of the README: it writes pages into a ledger, one a turn. LEDGER and MODEL are files, one line an entry.
 
+The model takes MODEL_SECONDS, and as long as there is a file HOLD.
 The ledger honours the key: a request that it knows already returns the same entry.
 """
 
@@ -26,6 +27,8 @@ def model(state: dict) -> str:  # type: ignore[type-arg]
     with MODEL.open("a") as asked:
         asked.write("asked\n")
     time.sleep(float(os.environ.get("MODEL_SECONDS", "0")))
+    while "HOLD" in os.environ and Path(os.environ["HOLD"]).exists():
+        time.sleep(0.02)
     return f"text {len(state.get('pages', [])) + 1}"
 
 
