@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use crate::objects::merge;
 
+/// An image with Python, for agents that are a script.
+pub const PYTHON: &str = "registry.dalsegno.test/dalsegno-example-python:dev";
+
 /// The image of the scripted agent. Its README describes the input.
 pub const IMAGE: &str = "registry.dalsegno.test/dalsegno-e2e-agent:dev";
 

@@ -11,14 +11,12 @@ use kube::api::{Api, ListParams, LogParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::agent::PYTHON;
 use crate::wait::{eventually, secs};
 use crate::{Result, TestContext, objects};
 
 /// The name of its Deployment, its Service and its files.
 const NAME: &str = "receiver";
-
-/// An image with Python.
-const IMAGE: &str = "registry.dalsegno.test/dalsegno-example-python:dev";
 
 /// The page that says how a signature is checked.
 const PAGE: &str = include_str!("../../docs/guides/notifications.md");
@@ -138,7 +136,7 @@ fn deployment() -> Value {
                     "terminationGracePeriodSeconds": 0,
                     "containers": [{
                         "name": NAME,
-                        "image": IMAGE,
+                        "image": PYTHON,
                         "command": ["/usr/bin/python3", "/receiver/script/receiver.py"],
                         "ports": [{ "containerPort": 8443 }],
                         "readinessProbe": { "tcpSocket": { "port": 8443 }, "periodSeconds": 1 },

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dalsegno_crds::{AgentRun, AgentRunStatus, Cause, Class, Summary};
+use dalsegno_e2e::agent::PYTHON;
 use dalsegno_e2e::cluster::{FAULTY_NODE, SAFE_NODE};
 use dalsegno_e2e::nodes::with_placement;
 use dalsegno_e2e::wait::{consistently, eventually, secs};
@@ -14,9 +15,6 @@ use tokio::time::Instant;
 
 /// Limit from the loss of a node to the first new turn on another node, with the default liveness settings.
 const FIRST_NEW_TURN: Duration = secs(25);
-
-/// An image with Python.
-const PYTHON: &str = "registry.dalsegno.test/dalsegno-example-python:dev";
 
 /// Turns of each run: enough to be interrupted in the middle.
 const TURNS: i32 = 45;

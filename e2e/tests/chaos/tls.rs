@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Context;
 use dalsegno_crds::names;
+use dalsegno_e2e::agent::PYTHON;
 use dalsegno_e2e::install::Version;
 use dalsegno_e2e::operator::NAMESPACE;
 use dalsegno_e2e::postgres::{self, GATEWAY, Postgres};
@@ -14,9 +15,6 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{Api, ListParams, LogParams};
 use serde_json::{Value, json};
-
-/// The image of the agent in Python.
-const PYTHON_IMAGE: &str = "registry.dalsegno.test/dalsegno-example-python:dev";
 
 /// The number of runs.
 const RUNS: usize = 20;
@@ -38,7 +36,7 @@ fn agent(n: usize) -> Agent {
         script["goal"] = "TLS".into();
     }
     let agent = Agent::new(script).spec(json!({ "liveness": { "heartbeatTimeoutSeconds": 10 } }));
-    if is_python { agent.container(json!({ "image": PYTHON_IMAGE })) } else { agent }
+    if is_python { agent.container(json!({ "image": PYTHON })) } else { agent }
 }
 
 /// The operator's CA, what the gateway serves, and what workers trust.

@@ -1,6 +1,7 @@
 //! Agents that keep their own checkpoints (`checkpointing: External`). A script of Python stands for the agent.
 
 use dalsegno_crds::{AgentDefinition, Cause, ConditionType, Reason, Summary, names};
+use dalsegno_e2e::agent::PYTHON;
 use dalsegno_e2e::objects::{self, has_ended, refusal};
 use dalsegno_e2e::wait::{consistently, eventually, secs};
 use dalsegno_e2e::{Agent, Definition, Result, Run, StatusExt, TestContext};
@@ -8,9 +9,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams};
 use serde_json::{Value, json};
-
-/// An image with Python.
-const IMAGE: &str = "registry.dalsegno.test/dalsegno-example-python:dev";
 
 /// Crashes in its first attempt. Then it checks what the pod has, and does its task.
 const ONE_CRASH: &str = r#"
@@ -41,7 +39,7 @@ time.sleep(1000)
 
 fn definition(script: &str) -> Definition {
     let vmid = json!({ "fieldRef": { "fieldPath": format!("metadata.labels['{}']", names::LABEL_RUN_UID) } });
-    Definition::new().spec(json!({ "checkpointing": "External" })).image(IMAGE).container(
+    Definition::new().spec(json!({ "checkpointing": "External" })).image(PYTHON).container(
         json!({ "command": ["python3", "-c", script], "env": [{ "name": "VMID", "valueFrom": vmid }] }),
     )
 }

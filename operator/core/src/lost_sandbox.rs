@@ -1,9 +1,8 @@
 //! A pod that never starts, because it has lost its sandbox: the network and the first process that its containers share.
 //!
-//! A node that loses its power may lose the sandbox between the creation and the start of a container. So may a start that
-//! the container runtime does not answer in time. The kubelet then creates no other sandbox for a pod with `restartPolicy:
-//! Never`, unless the runtime has forgotten the first one. Such a pod stays `Pending`
-//! (<https://github.com/kubernetes/kubernetes/issues/118321>).
+//! A node that loses its power may lose the sandbox between the creation and the start of a container. The kubelet then
+//! creates no other sandbox for a pod with `restartPolicy: Never`, unless the runtime has forgotten the first one. Such a pod
+//! stays `Pending` (<https://github.com/kubernetes/kubernetes/issues/118321>).
 
 use dalsegno_crds::Cause;
 use dalsegno_model::{Attempt, AttemptState, Class};
@@ -33,7 +32,7 @@ pub(crate) fn end_of(
     is_lost.then(|| End::new(Cause::NodeLost, Class::Disruption, message))
 }
 
-/// Time that the kubelet still has to create another sandbox. It counts while the node is Ready.
+/// Time that the kubelet still has to create another sandbox. It counts while the node is Ready and nobody deletes the pod.
 pub(crate) fn patience_left(
     attempt: &Attempt,
     seen: &ObservedPod,
@@ -41,6 +40,7 @@ pub(crate) fn patience_left(
     now: Timestamp,
 ) -> Option<SignedDuration> {
     let ready_since = match node {
+        _ if pod::deletion_began(&seen.pod).is_some() => return None,
         Some(node) if !node.ready => return None,
         Some(node) => node.since,
         None => Timestamp::UNIX_EPOCH,

@@ -89,8 +89,7 @@ pub(crate) fn disruption(seen: &ObservedPod) -> Option<End> {
         let (cause, class) = disruption_cause(reason, pod::reason(pod));
         return Some(End::new(cause, class, target.message.as_deref().unwrap_or_default()));
     }
-    pod.metadata.deletion_timestamp.as_ref()?;
-    in_time(pod::deletion_began(pod))
+    in_time(Some(pod::deletion_began(pod)?))
         .then(|| End::new(Cause::Deleted, Class::Disruption, "somebody deleted the pod"))
 }
 

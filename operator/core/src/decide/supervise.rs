@@ -111,8 +111,8 @@ pub(super) fn supervise_pod(ctx: &Context<'_>, seen: &ObservedPod) -> Plan {
         None => plan,
     };
     let plan = match lost_sandbox::patience_left(attempt, seen, observed.node, ctx.now) {
-        Some(left) if !left.is_negative() => plan.requeue_at_latest(left),
-        Some(_) | None => plan,
+        Some(left) => plan.requeue_at_latest(left),
+        None => plan,
     };
     // No event of the watch would wake the operator when the worker ends.
     let recheck = plan.requeue.map_or(UNWATCHED_RECHECK, |it| it.min(UNWATCHED_RECHECK));

@@ -223,8 +223,9 @@ async fn calls_do_not_wait_behind_those_of_another_run() {
             cx.record_gateway_heartbeat().await.unwrap();
             took.push(started.elapsed());
         }
-        // Calls that are blocked here are slow nearly always. On a busy machine others are slow too.
-        assert!(took.iter().any(|time| *time < Duration::from_millis(500)), "{took:?}");
+        // A call that is blocked here is slow nearly always; on a busy machine one is slow now and then.
+        took.sort_unstable();
+        assert!(took[5] < Duration::from_millis(500), "{took:?}");
     };
     join(waiting, going).await;
     transaction.commit().await.unwrap();
